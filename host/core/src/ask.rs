@@ -1,0 +1,304 @@
+//! What a policy may see while it decides one request, and what the host remembers of what it saw.
+
+use crate::core::{LocalFleet, Worker};
+use crate::hash::Scope;
+use crate::kernel::{self, Limit, Places};
+use crate::prompt::Shared;
+use crate::types::{
+    Binding, Choice, Endpoint, Key, Load, Phase, Request, Sums, Table, Target, Tie, Weights,
+};
+use std::rc::Rc;
+
+/// The raw request, for `interface facts`.
+pub trait Facts {
+    /// A header's value; none: absent, or not UTF-8.
+    fn header(&self, name: &str) -> Option<String>;
+    /// A value in the JSON body: strings as they are, everything else as JSON text.
+    fn body(&self, pointer: &str) -> Option<String>;
+    /// The most tokens the client wants back.
+    fn max_output_tokens(&self) -> Option<u32>;
+}
+
+/// A target that the client names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Explicit {
+    /// it names none
+    #[default]
+    None,
+    /// one that is not part of the fleet
+    Unknown,
+    /// this one
+    Target(Target),
+}
+
+/// A request before its decision, as the data plane understood it.
+#[derive(Clone)]
+pub struct Incoming {
+    /// hash of the route's name
+    pub route: u64,
+    /// the pool it is for
+    pub phase: Phase,
+    /// hash of the model's name
+    pub model: u64,
+    /// hash of the request id
+    pub seed: u64,
+    /// 0 first; counts the retries
+    pub attempt: u32,
+    /// hash of the session id
+    pub session: Option<u64>,
+    /// hash of the parent's session id
+    pub parent: Option<u64>,
+    /// hash of the operator's own identity
+    pub custom: Option<u64>,
+    /// estimate of the whole prompt
+    pub prompt_tokens: u32,
+    /// how to know the part shared with the session's previous prompt
+    pub shared: Shared,
+    /// the client's own choice
+    pub explicit: Explicit,
+    /// targets that failed this request
+    pub tried: Vec<Target>,
+    /// the raw request
+    pub facts: Option<Rc<dyn Facts>>,
+}
+
+impl Default for Incoming {
+    fn default() -> Self {
+        Incoming {
+            route: 0,
+            phase: Phase::Serve,
+            model: 0,
+            seed: 0,
+            attempt: 0,
+            session: None,
+            parent: None,
+            custom: None,
+            prompt_tokens: 0,
+            shared: Shared::Given(0),
+            explicit: Explicit::None,
+            tried: Vec::new(),
+            facts: None,
+        }
+    }
+}
+
+impl Incoming {
+    fn identity(&self, key: Key) -> Option<u64> {
+        match key {
+            Key::Session => self.session,
+            Key::Siblings | Key::Parent => self.parent,
+            Key::Custom => self.custom,
+        }
+    }
+}
+
+/// What a decision was shown of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) looked: bool,
+    pub(crate) revision: Option<u64>,
+    pub(crate) target: Option<Target>,
+}
+
+/// One question to a policy. It answers the policy's host calls and keeps what it was shown.
+pub struct Ask {
+    pub(crate) worker: Rc<Worker>,
+    pub(crate) fleet: LocalFleet,
+    pub(crate) request: Request,
+    pub(crate) keys: [Option<u64>; 4],
+    pub(crate) seen: [Seen; 4],
+    pub(crate) ran_on: Option<Target>,
+    pub(crate) now: u64,
+    tried: Vec<Target>,
+    /// the placement set without those tried; none on a first attempt
+    left: Option<(Vec<Target>, Vec<u64>)>,
+    facts: Option<Rc<dyn Facts>>,
+}
+
+impl std::fmt::Debug for Ask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Ask").field("request", &self.request)).finish_non_exhaustive()
+    }
+}
+
+impl Ask {
+    /// Looks up the session and makes the record that the policy is shown.
+    pub fn begin(worker: &Rc<Worker>, incoming: &Incoming) -> Ask {
+        let scope = Scope::new(incoming.route, incoming.phase, incoming.model);
+        worker.know(scope);
+        let fleet = worker.fleet();
+        let declared = worker.policy.keys;
+        let keys = Key::ALL.map(|key| {
+            let identity = declared.has(key).then(|| incoming.identity(key))??;
+            Some(scope.key(key, identity))
+        });
+        let left = (!incoming.tried.is_empty()).then(|| {
+            let all = fleet.view(incoming.phase, incoming.model);
+            (all.ids.iter().zip(all.names))
+                .filter(|(id, _)| !incoming.tried.contains(id))
+                .unzip()
+        });
+        let mut ask = Ask {
+            now: worker.core.now_ms(),
+            worker: worker.clone(),
+            fleet,
+            request: Request {
+                phase: incoming.phase,
+                attempt: incoming.attempt,
+                seed: incoming.seed,
+                model: incoming.model,
+                session: incoming.session,
+                parent: incoming.parent,
+                prompt_tokens: incoming.prompt_tokens,
+                shared_tokens: 0,
+                explicit: match incoming.explicit {
+                    Explicit::Target(target) => Some(target),
+                    Explicit::None | Explicit::Unknown => None,
+                },
+                owner: None,
+            },
+            keys,
+            seen: [Seen::default(); 4],
+            ran_on: None,
+            tried: incoming.tried.clone(),
+            left,
+            facts: incoming.facts.clone(),
+        };
+        ask.request.owner = ask.see(Key::Session, Some(&incoming.shared));
+        if let Shared::Given(tokens) = incoming.shared {
+            ask.request.shared_tokens = tokens;
+        }
+        ask.request.shared_tokens = ask.request.shared_tokens.min(incoming.prompt_tokens);
+        ask
+    }
+
+    /// The record for `route`.
+    pub fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The word for a reason number.
+    pub fn reason(&self, reason: u8) -> Option<&str> {
+        (self.worker.policy.reasons.get(usize::from(reason))).map(String::as_str)
+    }
+
+    /// Where a key is bound; none: not bound, not named by the policy, or not an identity of this
+    /// request.
+    pub fn lookup(&mut self, key: Key) -> Option<Binding> {
+        // The session was shown with the request: a second look must not show another claim.
+        if key == Key::Session {
+            return self.request.owner;
+        }
+        self.see(key, None)
+    }
+
+    fn see(&mut self, key: Key, shared: Option<&Shared>) -> Option<Binding> {
+        let at = self.keys.get(key.index()).copied().flatten()?;
+        let mut locked = self.worker.core.bindings.lock([at]);
+        let entry = locked.shard(at).and_then(|shard| shard.get(at, self.now));
+        let seen = Seen {
+            looked: true,
+            revision: entry.map(|e| e.held.revision),
+            target: entry.map(|e| e.held.target),
+        };
+        let found = entry.map(|e| (e.held.target, e.held.leases));
+        if let Some(shared) = shared
+            && let Some(prompt) = entry.and_then(|e| e.memory.as_ref()?.latest())
+        {
+            self.ran_on = Some(prompt.ran_on);
+            if let Shared::Chain(chain) = shared {
+                self.request.shared_tokens = chain.shared_with(&prompt.marks);
+            }
+        }
+        drop(locked);
+        if let Some(slot) = self.seen.get_mut(key.index()) {
+            *slot = seen;
+        }
+        found.map(|(target, in_flight)| Binding {
+            target,
+            eligible: self.takes(key, target),
+            in_flight,
+        })
+    }
+
+    /// May this request go to a target that `key` is bound to?
+    pub(crate) fn takes(&self, key: Key, target: Target) -> bool {
+        let (phase, model) = (self.request.phase, self.request.model);
+        !self.tried.contains(&target)
+            && match key {
+                Key::Session => self.fleet.keeps(target, phase, model),
+                _ => self.fleet.places(target, phase, model),
+            }
+    }
+
+    /// May this request go to `target`: as a placement, or because its session lives there?
+    pub(crate) fn may_go(&self, target: Target) -> bool {
+        let owns = |o: Binding| o.eligible && o.target == target;
+        self.takes(Key::Siblings, target) || self.request.owner.is_some_and(owns)
+    }
+
+    fn places(&self) -> Places<'_> {
+        match &self.left {
+            Some((ids, names)) => Places { ids, names },
+            None => self.fleet.view(self.request.phase, self.request.model),
+        }
+    }
+
+    /// The lowest score in the placement set among those with fewer than `below` requests.
+    pub fn least(
+        &self,
+        cost: Weights,
+        tie: Tie,
+        except: Option<Target>,
+        below: Option<u32>,
+    ) -> Option<Choice> {
+        let limit = Limit { except, below };
+        kernel::least(self.places(), self.fleet.ledger(), cost, tie, limit)
+    }
+
+    /// Sums over the placement set.
+    pub fn totals(&self) -> Sums {
+        kernel::totals(self.places(), self.fleet.ledger())
+    }
+
+    /// The load of any target that exists, eligible or not.
+    pub fn load_of(&self, target: Target) -> Option<Load> {
+        self.fleet.spec(target)?;
+        Some(self.fleet.ledger().load(target))
+    }
+
+    /// The placement set as columns.
+    pub fn columns(&self) -> Table {
+        kernel::columns(self.places(), self.fleet.ledger())
+    }
+
+    /// Who a target is.
+    pub fn describe(&self, target: Target) -> Option<Endpoint> {
+        self.fleet.spec(target).map(|spec| spec.endpoint.clone())
+    }
+
+    /// The next number of a lane.
+    pub fn ticket(&self, lane: u32) -> u64 {
+        self.worker.cells.ticket(lane)
+    }
+
+    /// What a cell holds.
+    pub fn get(&self, cell: u64) -> u64 {
+        self.worker.cells.get(cell)
+    }
+
+    /// Sets a cell if it holds `expected`; returns what it held.
+    pub fn swap(&self, cell: u64, expected: u64, new: u64) -> u64 {
+        self.worker.cells.swap(cell, expected, new)
+    }
+
+    /// The time of this decision, in ms.
+    pub fn now_ms(&self) -> u64 {
+        self.now
+    }
+
+    /// The raw request.
+    pub fn facts(&self) -> Option<&dyn Facts> {
+        self.facts.as_deref()
+    }
+}

@@ -1,0 +1,51 @@
+//! What a routing decision is, without any I/O: the state machines that the host, the policies'
+//! native double, replay and the Envoy adapter share.
+//!
+//! ```text
+//! Incoming ─► Ask ──(Router::route)──► Decision ─► commit ─► Ticket ─► dispatched · output · end
+//!              │                                      │         │
+//!              └ Fleet (who may take it, loads)       └ Bindings┘ (leases, prompt memory)
+//! ```
+//!
+//! * [`Fleet`] knows the targets, whether they may take a request, and what is outstanding on each.
+//! * [`Bindings`] maps keys (sessions, groups of siblings) to targets, bounded, with leases.
+//! * [`Ask`] is what a policy may see of both while it decides.
+//! * [`decide`] is the whole step: ask, check the answer, commit it as one transaction, or fall back.
+//! * [`Ticket`] is a request in flight; whatever happens to it, it gives back exactly once.
+//!
+//! No wall clock and no randomness: time comes through [`Clock`], chance only from a request's seed.
+
+#![forbid(unsafe_code)]
+
+mod ask;
+mod bindings;
+mod cells;
+mod clock;
+mod commit;
+mod core;
+mod decide;
+mod fleet;
+mod hash;
+mod kernel;
+mod ledger;
+mod prompt;
+mod shard;
+mod ticket;
+mod types;
+
+pub use ask::{Ask, Explicit, Facts, Incoming};
+pub use bindings::{Bindings, Limits, WhenFull};
+pub use cells::Cells;
+pub use clock::{Clock, ManualClock};
+pub use commit::BadAnswer;
+pub use core::{Core, Policy, Worker};
+pub use decide::{Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, Verdict, decide};
+pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
+pub use hash::{Scope, hash_text, splitmix64};
+pub use ledger::{Charge, Ledger};
+pub use prompt::{Chain, ChainBuilder, Shared};
+pub use ticket::Ticket;
+pub use types::{
+    Binding, Choice, Decision, Endpoint, Key, Keys, Load, Phase, Rejection, Request, Route, Sums,
+    Table, Target, Tie, Weights,
+};

@@ -1,0 +1,131 @@
+//! How much of a prompt the session has sent before: a hash chain over the messages.
+
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+/// The prompt up to and including message `index`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Link {
+    index: u32,
+    /// Half a hash is enough for an estimate: a false match in 2³².
+    hash: u32,
+    /// tokens up to here
+    tokens: u32,
+}
+
+/// A prompt as a chain: after each message the hash of everything so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    links: Vec<Link>,
+}
+
+/// Builds a [`Chain`] message by message.
+#[derive(Debug, Default)]
+pub struct ChainBuilder {
+    links: Vec<Link>,
+    hash: u64,
+}
+
+impl ChainBuilder {
+    /// Adds a message by its bytes; `tokens` is the prompt's length in tokens up to its end.
+    pub fn message(&mut self, bytes: &[u8], tokens: u32) {
+        self.hash = xxh3_64_with_seed(bytes, self.hash);
+        self.links.push(Link {
+            index: u32::try_from(self.links.len()).unwrap_or(u32::MAX),
+            #[expect(clippy::cast_possible_truncation, reason = "half of the hash is meant")]
+            hash: self.hash as u32,
+            tokens,
+        });
+    }
+
+    /// The chain of the messages so far.
+    pub fn build(self) -> Chain {
+        Chain { links: self.links }
+    }
+}
+
+impl Chain {
+    /// Tokens of the longest common beginning that both chains have a mark in.
+    pub(crate) fn shared_with(&self, remembered: &Remembered) -> u32 {
+        remembered
+            .0
+            .iter()
+            .rev()
+            .find(|mark| {
+                self.links
+                    .get(mark.index as usize)
+                    .is_some_and(|link| link.hash == mark.hash)
+            })
+            .map_or(0, |mark| mark.tokens)
+    }
+
+    /// What is kept of it: the first message (often the system prompt, which survives a
+    /// compaction), and those 1, 2, 4, 8, … from the end: an appended conversation finds its
+    /// whole previous prompt, a cut one most of it, in at most 33 marks of 12 bytes.
+    pub(crate) fn remember(&self) -> Remembered {
+        let n = self.links.len();
+        let mut kept: Vec<Link> = (0..usize::BITS)
+            .map_while(|power| n.checked_sub(1 << power))
+            .chain((n > 0).then_some(0))
+            .filter_map(|at| self.links.get(at).copied())
+            .collect();
+        kept.sort_unstable_by_key(|link| link.index);
+        kept.dedup();
+        Remembered(kept.into_boxed_slice())
+    }
+}
+
+/// The marks of a session's previous prompt.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Remembered(Box<[Link]>);
+
+/// How the shared part of a prompt becomes known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// it is given: scenarios, traces
+    Given(u32),
+    /// from the messages
+    Chain(Chain),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chain(messages: &[&str]) -> Chain {
+        let mut builder = ChainBuilder::default();
+        let mut tokens = 0;
+        for message in messages {
+            tokens += 10;
+            builder.message(message.as_bytes(), tokens);
+        }
+        builder.build()
+    }
+
+    #[test]
+    fn an_appended_conversation_shares_its_whole_previous_prompt() {
+        let before = chain(&["s", "u1", "a1"]).remember();
+        assert_eq!(chain(&["s", "u1", "a1", "u2"]).shared_with(&before), 30);
+    }
+
+    #[test]
+    fn a_compacted_conversation_shares_only_the_system_prompt() {
+        let before = chain(&["s", "u1", "a1", "u2", "a2"]).remember();
+        assert_eq!(chain(&["s", "summary"]).shared_with(&before), 10);
+    }
+
+    #[test]
+    fn a_changed_first_message_shares_nothing() {
+        let before = chain(&["s", "u1"]).remember();
+        assert_eq!(chain(&["t", "u1"]).shared_with(&before), 0);
+    }
+
+    #[test]
+    fn the_memory_of_a_long_conversation_is_small() {
+        let names: Vec<String> = (0..5000).map(|i| i.to_string()).collect();
+        let messages: Vec<&str> = names.iter().map(String::as_str).collect();
+        let kept = chain(&messages).remember();
+        assert!(kept.0.len() <= 15, "{} marks", kept.0.len());
+        // cut after message 4000: the mark at 5000 - 1024 is still before the cut
+        assert_eq!(chain(&messages[..4000]).shared_with(&kept), 39_770);
+    }
+}

@@ -1,0 +1,247 @@
+//! One part of the affinity table: entries in a slab, found by hash; those without a lease stand in
+//! a list by the end of their last request, which is the order of eviction and of expiry at once.
+
+use crate::prompt::Remembered;
+use crate::types::Target;
+use hashbrown::HashTable;
+
+const NONE: u32 = u32::MAX;
+
+/// A claim of a key on a target.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) target: Target,
+    /// requests in flight under it
+    pub(crate) leases: u32,
+    /// tells this claim from every other one the key ever had
+    pub(crate) revision: u64,
+    /// an engine has accepted a request under it
+    pub(crate) confirmed: bool,
+}
+
+impl Held {
+    /// A claim that nobody has yet.
+    pub(crate) fn new(target: Target, revision: u64) -> Held {
+        Held {
+            target,
+            leases: 0,
+            revision,
+            confirmed: false,
+        }
+    }
+}
+
+/// A session's previous prompt: where it ran and what it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Prompt {
+    pub(crate) ran_on: Target,
+    pub(crate) marks: Remembered,
+}
+
+/// The prompt of the last request that an engine accepted, and that of the last one sent.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) accepted: Option<Prompt>,
+    pub(crate) sent: Option<(u64, Prompt)>,
+}
+
+impl Memory {
+    pub(crate) fn latest(&self) -> Option<&Prompt> {
+        (self.sent.as_ref().map(|(_, prompt)| prompt)).or(self.accepted.as_ref())
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: u64,
+    pub(crate) held: Held,
+    /// What an unconfirmed rebind replaced: comes back if that rebind fails.
+    pub(crate) before: Option<Box<Held>>,
+    pub(crate) memory: Option<Box<Memory>>,
+    /// counts as a session of its target
+    pub(crate) session: bool,
+    /// valid while there is no lease
+    pub(crate) idle_until: u64,
+    older: u32,
+    newer: u32,
+}
+
+impl Entry {
+    /// Is the claim over? A lease keeps it.
+    fn expired(&self, now: u64) -> bool {
+        self.held.leases == 0 && now >= self.idle_until
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    index: HashTable<u32>,
+    slab: Vec<Option<Entry>>,
+    free: Vec<u32>,
+    oldest: u32,
+    newest: u32,
+    next_revision: u64,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Shard {
+            index: HashTable::new(),
+            slab: Vec::new(),
+            free: Vec::new(),
+            oldest: NONE,
+            newest: NONE,
+            next_revision: 1,
+        }
+    }
+}
+
+impl Shard {
+    pub(crate) fn revision(&mut self) -> u64 {
+        let revision = self.next_revision;
+        self.next_revision += 1;
+        revision
+    }
+
+    fn at(&self, key: u64) -> Option<u32> {
+        let same = |&at: &u32| self.entry(at).is_some_and(|e| e.key == key);
+        self.index.find(key, same).copied()
+    }
+
+    fn entry(&self, at: u32) -> Option<&Entry> {
+        self.slab.get(at as usize)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, at: u32) -> Option<&mut Entry> {
+        self.slab.get_mut(at as usize)?.as_mut()
+    }
+
+    /// The live entry of a key.
+    pub(crate) fn get(&self, key: u64, now: u64) -> Option<&Entry> {
+        self.entry(self.at(key)?).filter(|e| !e.expired(now))
+    }
+
+    /// Also an entry whose time is over: for one who ends a request under it.
+    pub(crate) fn get_mut(&mut self, key: u64) -> Option<&mut Entry> {
+        let at = self.at(key)?;
+        self.entry_mut(at)
+    }
+
+    /// Adds an entry; the caller has seen to it that the key is absent, and leases it.
+    pub(crate) fn insert(&mut self, key: u64, held: Held, session: bool) {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slab.push(None);
+            u32::try_from(self.slab.len() - 1).unwrap_or(NONE)
+        });
+        if let Some(slot) = self.slab.get_mut(at as usize) {
+            *slot = Some(Entry {
+                key,
+                held,
+                before: None,
+                memory: None,
+                session,
+                idle_until: 0,
+                older: NONE,
+                newer: NONE,
+            });
+        }
+        let slab = &self.slab;
+        self.index.insert_unique(key, at, |&at| {
+            slab.get(at as usize)
+                .and_then(Option::as_ref)
+                .map_or(0, |e| e.key)
+        });
+    }
+
+    /// Removes the entry of a key.
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Entry> {
+        let at = self.at(key)?;
+        self.unlink(at);
+        let slab = &self.slab;
+        let same = |&at: &u32| {
+            slab.get(at as usize)
+                .and_then(Option::as_ref)
+                .is_some_and(|e| e.key == key)
+        };
+        if let Ok(found) = self.index.find_entry(key, same) {
+            found.remove();
+        }
+        self.free.push(at);
+        self.slab.get_mut(at as usize)?.take()
+    }
+
+    /// Removes the entry of a key if its time is over.
+    pub(crate) fn expire(&mut self, key: u64, now: u64) -> Option<Entry> {
+        let at = self.at(key)?;
+        self.entry(at)?.expired(now).then(|| self.remove(key))?
+    }
+
+    /// Removes the entry that is idle longest, if `over` says so of it.
+    pub(crate) fn evict(&mut self, over: impl Fn(&Entry) -> bool) -> Option<Entry> {
+        let key = self.entry(self.oldest).filter(|e| over(e)).map(|e| e.key)?;
+        self.remove(key)
+    }
+
+    /// One more request under the claim of a key, if it is on `target`; returns its revision.
+    pub(crate) fn lease(&mut self, key: u64, target: Target) -> Option<u64> {
+        let at = self.at(key)?;
+        self.entry(at).filter(|e| e.held.target == target)?;
+        self.unlink(at);
+        let entry = self.entry_mut(at)?;
+        entry.held.leases += 1;
+        Some(entry.held.revision)
+    }
+
+    /// After a change to its leases: an entry without any joins the idle ones, as the newest.
+    pub(crate) fn settle(&mut self, key: u64, idle_until: u64) {
+        let Some(at) = self.at(key) else { return };
+        self.unlink(at);
+        let Some(entry) = self.entry_mut(at) else {
+            return;
+        };
+        if entry.held.leases == 0 {
+            entry.idle_until = idle_until;
+            self.link(at);
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    fn link(&mut self, at: u32) {
+        let newest = self.newest;
+        if let Some(entry) = self.entry_mut(at) {
+            entry.older = newest;
+            entry.newer = NONE;
+        }
+        match self.entry_mut(newest) {
+            Some(entry) => entry.newer = at,
+            None => self.oldest = at,
+        }
+        self.newest = at;
+    }
+
+    /// Takes an entry out of the list; nothing happens if it is not in it.
+    fn unlink(&mut self, at: u32) {
+        let Some(entry) = self.entry(at) else { return };
+        let (older, newer) = (entry.older, entry.newer);
+        if older == NONE && newer == NONE && self.oldest != at {
+            return;
+        }
+        match self.entry_mut(older) {
+            Some(entry) => entry.newer = newer,
+            None => self.oldest = newer,
+        }
+        match self.entry_mut(newer) {
+            Some(entry) => entry.older = older,
+            None => self.newest = older,
+        }
+        if let Some(entry) = self.entry_mut(at) {
+            entry.older = NONE;
+            entry.newer = NONE;
+        }
+    }
+}

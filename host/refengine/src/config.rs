@@ -1,0 +1,96 @@
+//! How one engine process is set up.
+
+use std::time::Duration;
+
+use crate::error::ConfigError;
+use crate::preset::Preset;
+
+/// The most ranks one engine has.
+pub const MAX_RANKS: usize = 1024;
+
+/// The most tokens one request may ask for; more is answered with 400.
+pub const MAX_OUTPUT_TOKENS: usize = 32_768;
+
+/// One engine process: its ranks and what they pretend to run on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineConfig {
+    /// Sent as `x-engine-name` on every response; visible ASCII, not empty.
+    pub name: String,
+    /// The model that `/v1/models` lists. Requests may name any model.
+    pub model: String,
+    /// Data-parallel ranks, 1 to [`MAX_RANKS`].
+    pub ranks: usize,
+    /// Costs and capacities of one rank.
+    pub preset: Preset,
+    /// Modelled durations are multiplied by this: 1 is real time, 0.01 a hundred times faster,
+    /// 0 as fast as the machine goes.
+    pub time_scale: f64,
+    /// The most requests that wait on one rank, at least 1; the next one is answered with 503 and
+    /// `Retry-After`. Also a burst on an idle rank waits until its next step begins.
+    pub max_queue: usize,
+    /// The largest request body in bytes; a larger one is answered with 413.
+    pub max_body_bytes: usize,
+    /// How long requests in flight may go on after the shutdown signal.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            name: "engine".into(),
+            model: "reference".into(),
+            ranks: 1,
+            preset: Preset::default(),
+            time_scale: 1.0,
+            max_queue: 1024,
+            max_body_bytes: 64 << 20,
+            shutdown_grace: Duration::from_secs(5),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first setting that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let visible = |c: u8| c.is_ascii_graphic();
+        if self.name.is_empty() || !self.name.bytes().all(visible) {
+            return Err(ConfigError::new("name", "visible ASCII without spaces", &self.name));
+        }
+        if !(1..=MAX_RANKS).contains(&self.ranks) {
+            return Err(ConfigError::new("ranks", format!("1 to {MAX_RANKS}"), self.ranks));
+        }
+        if !(self.time_scale.is_finite() && self.time_scale >= 0.0) {
+            return Err(ConfigError::new("time_scale", "a number of at least 0", self.time_scale));
+        }
+        if !(1..=1 << 20).contains(&self.max_queue) {
+            return Err(ConfigError::new("max_queue", "1 to 1048576", self.max_queue));
+        }
+        self.preset.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid_and_each_setting_out_of_range_is_named() {
+        let ok = EngineConfig::default();
+        assert_eq!(ok.validate(), Ok(()));
+        let bad = [
+            ("name", EngineConfig { name: "two words".into(), ..ok.clone() }),
+            ("name", EngineConfig { name: String::new(), ..ok.clone() }),
+            ("ranks", EngineConfig { ranks: 0, ..ok.clone() }),
+            ("ranks", EngineConfig { ranks: 1025, ..ok.clone() }),
+            ("time_scale", EngineConfig { time_scale: -1.0, ..ok.clone() }),
+            ("time_scale", EngineConfig { time_scale: f64::NAN, ..ok.clone() }),
+            ("max_queue", EngineConfig { max_queue: 0, ..ok.clone() }),
+        ];
+        for (setting, config) in bad {
+            assert_eq!(config.validate().unwrap_err().setting, setting);
+        }
+    }
+}

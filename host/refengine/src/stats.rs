@@ -1,0 +1,179 @@
+//! What a rank has done, as JSON and as Prometheus text.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+/// One rank's figures. Gauges say what is; totals count since the start or the last `POST /reset`.
+///
+/// With no request in flight and none cancelled, `prompt_tokens_total` is the sum of
+/// `cached_tokens_total` and `prefill_tokens_computed_total`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankStats {
+    /// Gauge: sequences in the batch.
+    pub requests_running: u64,
+    /// Gauge: requests that wait for a place in it.
+    pub requests_waiting: u64,
+    /// Gauge: cache blocks that are not free.
+    pub cache_blocks_used: u64,
+    /// Gauge: those of them that running sequences hold.
+    pub cache_blocks_referenced: u64,
+    /// Gauge: all cache blocks.
+    pub cache_blocks_capacity: u64,
+    /// Requests accepted.
+    pub requests_total: u64,
+    /// Requests that their client gave up.
+    pub cancelled_total: u64,
+    /// Prompt tokens of the requests that began to run.
+    pub prompt_tokens_total: u64,
+    /// Those of them found in the prefix cache.
+    pub cached_tokens_total: u64,
+    /// Prompt tokens computed.
+    pub prefill_tokens_computed_total: u64,
+    /// Tokens generated.
+    pub generation_tokens_total: u64,
+    /// Cache blocks evicted.
+    pub cache_evictions_total: u64,
+    /// Steps (forward passes).
+    pub steps_total: u64,
+    /// Modelled time spent in steps, seconds, before the time scale.
+    pub busy_seconds_total: f64,
+}
+
+/// All ranks' figures: the body of `GET /stats`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineStats {
+    /// The engine's name.
+    pub name: String,
+    /// One entry a rank, in order.
+    pub ranks: Vec<RankStats>,
+}
+
+type Read = fn(&RankStats) -> f64;
+
+/// Metric (without the common prefix), type, help, value.
+const METRICS: [(&str, &str, &str, Read); 14] = [
+    (
+        "requests_running",
+        "gauge",
+        "Sequences in the batch.",
+        |s| s.requests_running as f64,
+    ),
+    (
+        "requests_waiting",
+        "gauge",
+        "Requests waiting for a place in the batch.",
+        |s| s.requests_waiting as f64,
+    ),
+    (
+        "cache_blocks_used",
+        "gauge",
+        "Cache blocks that are not free.",
+        |s| s.cache_blocks_used as f64,
+    ),
+    (
+        "cache_blocks_referenced",
+        "gauge",
+        "Cache blocks held by running sequences.",
+        |s| s.cache_blocks_referenced as f64,
+    ),
+    (
+        "cache_blocks_capacity",
+        "gauge",
+        "All cache blocks.",
+        |s| s.cache_blocks_capacity as f64,
+    ),
+    (
+        "requests_total",
+        "counter",
+        "Requests accepted.",
+        |s| s.requests_total as f64,
+    ),
+    (
+        "cancelled_total",
+        "counter",
+        "Requests given up by their client.",
+        |s| s.cancelled_total as f64,
+    ),
+    (
+        "prompt_tokens_total",
+        "counter",
+        "Prompt tokens of requests that began to run.",
+        |s| s.prompt_tokens_total as f64,
+    ),
+    (
+        "cached_tokens_total",
+        "counter",
+        "Prompt tokens found in the prefix cache.",
+        |s| s.cached_tokens_total as f64,
+    ),
+    (
+        "prefill_tokens_computed_total",
+        "counter",
+        "Prompt tokens computed.",
+        |s| s.prefill_tokens_computed_total as f64,
+    ),
+    (
+        "generation_tokens_total",
+        "counter",
+        "Tokens generated.",
+        |s| s.generation_tokens_total as f64,
+    ),
+    (
+        "cache_evictions_total",
+        "counter",
+        "Cache blocks evicted.",
+        |s| s.cache_evictions_total as f64,
+    ),
+    (
+        "steps_total",
+        "counter",
+        "Forward passes.",
+        |s| s.steps_total as f64,
+    ),
+    (
+        "busy_seconds_total",
+        "counter",
+        "Modelled seconds spent in forward passes.",
+        |s| s.busy_seconds_total,
+    ),
+];
+
+impl EngineStats {
+    /// The Prometheus text format, one sample a rank, labelled `engine="RANK"` as vLLM does.
+    #[must_use]
+    pub fn to_prometheus(&self) -> String {
+        let mut text = String::new();
+        for (name, kind, help, read) in METRICS {
+            let name = format!("pointsman_engine_{name}");
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            for (rank, stats) in self.ranks.iter().enumerate() {
+                let _ = writeln!(text, "{name}{{engine=\"{rank}\"}} {}", read(stats));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_of_the_json_is_a_metric_of_every_rank() {
+        let rank = RankStats { requests_total: 7, busy_seconds_total: 0.5, ..RankStats::default() };
+        let stats = EngineStats { name: "a".into(), ranks: vec![RankStats::default(), rank] };
+        let text = stats.to_prometheus();
+        let json = serde_json::to_value(rank).unwrap();
+        for figure in json.as_object().unwrap().keys() {
+            for rank in 0..2 {
+                let sample = format!("\npointsman_engine_{figure}{{engine=\"{rank}\"}} ");
+                assert!(text.contains(&sample), "{sample} is missing in\n{text}");
+            }
+        }
+        assert!(text.contains("pointsman_engine_requests_total{engine=\"1\"} 7\n"));
+        assert!(text.contains("# TYPE pointsman_engine_requests_total counter\n"));
+        assert!(text.contains("pointsman_engine_busy_seconds_total{engine=\"1\"} 0.5\n"));
+    }
+}
