@@ -1,1 +1,58 @@
-fn main() {}
+//! `pointsman`: routing policies for LLM inference, as replaceable WebAssembly.
+
+mod commands;
+mod config;
+mod policies;
+mod scenario;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Routes LLM requests to engines and data-parallel ranks by policies that can be replaced while
+/// traffic flows.
+#[derive(Parser)]
+#[command(version, propagate_version = true)]
+struct Cli {
+    /// Print results as JSON on standard output
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Route requests as a configuration file says
+    Serve(commands::serve::Args),
+    /// Say what is wrong with a configuration file, before anything starts
+    Check(commands::check::Args),
+    /// Route a cut of real agentic traffic under every policy, and compare
+    Demo(commands::demo::Args),
+    /// Run a reference engine: OpenAI API, data-parallel ranks, prefix caches; no GPU, no model
+    Engine(commands::engine::Args),
+    /// Work with policies
+    #[command(subcommand)]
+    Policy(commands::policy::Command),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+        )
+        .init();
+    let result = match cli.command {
+        Command::Serve(args) => commands::serve::run(&args, cli.json),
+        Command::Check(args) => commands::check::run(&args, cli.json),
+        Command::Demo(args) => commands::demo::run(&args, cli.json),
+        Command::Engine(args) => commands::engine::run(&args, cli.json),
+        Command::Policy(command) => commands::policy::run(&command, cli.json),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("pointsman: {error:#}");
+        ExitCode::FAILURE
+    })
+}

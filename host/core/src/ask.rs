@@ -4,9 +4,11 @@ use crate::core::{LocalFleet, Worker};
 use crate::hash::Scope;
 use crate::kernel::{self, Limit, Places};
 use crate::prompt::Shared;
+use crate::shard::Entry;
 use crate::types::{
     Binding, Choice, Endpoint, Key, Load, Phase, Request, Sums, Table, Target, Tie, Weights,
 };
+use std::cell::Cell;
 use std::rc::Rc;
 
 /// The raw request, for `interface facts`.
@@ -106,7 +108,7 @@ pub struct Ask {
     pub(crate) fleet: LocalFleet,
     pub(crate) request: Request,
     pub(crate) keys: [Option<u64>; 4],
-    pub(crate) seen: [Seen; 4],
+    seen: [Cell<Seen>; 4],
     pub(crate) ran_on: Option<Target>,
     pub(crate) now: u64,
     tried: Vec<Target>,
@@ -138,6 +140,10 @@ impl Ask {
                 .filter(|(id, _)| !incoming.tried.contains(id))
                 .unzip()
         });
+        let (mut ran_on, mut known) = match incoming.shared {
+            Shared::Given(tokens) => (None, tokens),
+            Shared::Chain(_) => (None, 0),
+        };
         let mut ask = Ask {
             now: worker.core.now_ms(),
             worker: worker.clone(),
@@ -158,17 +164,25 @@ impl Ask {
                 owner: None,
             },
             keys,
-            seen: [Seen::default(); 4],
+            seen: Default::default(),
             ran_on: None,
             tried: incoming.tried.clone(),
             left,
             facts: incoming.facts.clone(),
         };
-        ask.request.owner = ask.see(Key::Session, Some(&incoming.shared));
-        if let Shared::Given(tokens) = incoming.shared {
-            ask.request.shared_tokens = tokens;
-        }
-        ask.request.shared_tokens = ask.request.shared_tokens.min(incoming.prompt_tokens);
+        ask.request.owner = ask.see(Key::Session, |entry| {
+            let prompt = entry.memory.as_ref().and_then(|memory| memory.latest());
+            (ran_on, known) = (
+                prompt.map(|prompt| prompt.ran_on),
+                match (&incoming.shared, prompt) {
+                    (Shared::Given(tokens), _) => *tokens,
+                    (Shared::Chain(chain), Some(prompt)) => chain.shared_with(&prompt.marks),
+                    (Shared::Chain(_), None) => 0,
+                },
+            );
+        });
+        ask.ran_on = ran_on;
+        ask.request.shared_tokens = known.min(incoming.prompt_tokens);
         ask
     }
 
@@ -184,36 +198,35 @@ impl Ask {
 
     /// Where a key is bound; none: not bound, not named by the policy, or not an identity of this
     /// request.
-    pub fn lookup(&mut self, key: Key) -> Option<Binding> {
+    pub fn lookup(&self, key: Key) -> Option<Binding> {
         // The session was shown with the request: a second look must not show another claim.
         if key == Key::Session {
             return self.request.owner;
         }
-        self.see(key, None)
+        self.see(key, |_| ())
     }
 
-    fn see(&mut self, key: Key, shared: Option<&Shared>) -> Option<Binding> {
+    /// What this decision was shown of a key.
+    pub(crate) fn seen(&self, key: Key) -> Seen {
+        (self.seen.get(key.index())).map_or_else(Seen::default, Cell::get)
+    }
+
+    fn see(&self, key: Key, also: impl FnOnce(&Entry)) -> Option<Binding> {
         let at = self.keys.get(key.index()).copied().flatten()?;
         let mut locked = self.worker.core.bindings.lock([at]);
         let entry = locked.shard(at).and_then(|shard| shard.get(at, self.now));
-        let seen = Seen {
-            looked: true,
-            revision: entry.map(|e| e.held.revision),
-            target: entry.map(|e| e.held.target),
-        };
+        if let Some(entry) = entry {
+            also(entry);
+        }
+        if let Some(seen) = self.seen.get(key.index()) {
+            seen.set(Seen {
+                looked: true,
+                revision: entry.map(|e| e.held.revision),
+                target: entry.map(|e| e.held.target),
+            });
+        }
         let found = entry.map(|e| (e.held.target, e.held.leases));
-        if let Some(shared) = shared
-            && let Some(prompt) = entry.and_then(|e| e.memory.as_ref()?.latest())
-        {
-            self.ran_on = Some(prompt.ran_on);
-            if let Shared::Chain(chain) = shared {
-                self.request.shared_tokens = chain.shared_with(&prompt.marks);
-            }
-        }
         drop(locked);
-        if let Some(slot) = self.seen.get_mut(key.index()) {
-            *slot = seen;
-        }
         found.map(|(target, in_flight)| Binding {
             target,
             eligible: self.takes(key, target),

@@ -1,6 +1,6 @@
 //! A decision made true, as one transaction under the locks of its keys: or not at all.
 
-use crate::ask::{Ask, Incoming, Seen};
+use crate::ask::{Ask, Incoming};
 use crate::bindings::{Locked, WhenFull};
 use crate::ledger::Charge;
 use crate::prompt::{Remembered, Shared};
@@ -136,22 +136,18 @@ fn check(ask: &Ask, route: Route) -> Result<(), BadAnswer> {
     }
     match Key::BINDABLE
         .into_iter()
-        .find(|key| route.rebind.has(*key) && !seen(ask, *key).looked)
+        .find(|key| route.rebind.has(*key) && !ask.seen(*key).looked)
     {
         Some(key) => Err(BadAnswer::Unseen(key)),
         None => Ok(()),
     }
 }
 
-fn seen(ask: &Ask, key: Key) -> Seen {
-    ask.seen.get(key.index()).copied().unwrap_or_default()
-}
-
 fn claim(ask: &Ask, locked: &mut Locked<'_>, key: Key) -> Option<Claim> {
     let at = ask.keys.get(key.index()).copied().flatten()?;
     let entry = locked.shard(at)?.get(at, ask.now);
     let now = entry.map(|e| (e.held.revision, e.held.target));
-    let lost = now.is_some_and(|(revision, _)| seen(ask, key).revision != Some(revision));
+    let lost = now.is_some_and(|(revision, _)| ask.seen(key).revision != Some(revision));
     Some(Claim { key, at, now, lost })
 }
 

@@ -13,8 +13,8 @@ const REQUEST_EQUIVALENT_TOKENS: u64 = 512;
 
 /// Something that decides: a policy's warm instance, or a native one.
 pub trait Router {
-    /// Asks it. The ask comes back whatever happens.
-    fn route(&mut self, ask: Ask) -> (Ask, Result<Decision, Failure>);
+    /// Asks it: the ask holds the request and answers what the policy wants to know.
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure>;
 }
 
 /// Where workers get their routers from. Its generation moves when the policy is replaced: a worker
@@ -161,7 +161,7 @@ pub fn decide(
     fallback: Fallback,
     incoming: &Incoming,
 ) -> Outcome {
-    let ask = Ask::begin(worker, incoming);
+    let ask = Rc::new(Ask::begin(worker, incoming));
     match incoming.explicit {
         Explicit::Unknown => {
             return refuse(
@@ -174,10 +174,9 @@ pub fn decide(
         }
         Explicit::Target(_) | Explicit::None => {}
     }
-    let (ask, answer) = router.route(ask);
     let fall = |reason, failure| fall_back(&ask, incoming, fallback, reason, failure);
     let bad = |bad| fall(None, Some(Failure::BadAnswer(bad)));
-    match answer {
+    match router.route(&ask) {
         Err(failure) => fall(None, Some(failure)),
         Ok(Decision::Abstain(reason)) => match ask.reason(reason) {
             Some(word) => fall(Some(word.to_owned()), None),
@@ -319,9 +318,8 @@ fn verdict(ask: &Ask, reason: Option<String>, target: Target, adopted: bool) -> 
         })
     };
     let with_group = [Key::Siblings, Key::Parent].into_iter().any(|key| {
-        let seen = ask.seen.get(key.index()).copied().unwrap_or_default();
         // The first of a group founds it: that is not ignoring it.
-        keys.has(key) && seen.target.is_none_or(|group| group == target)
+        keys.has(key) && ask.seen(key).target.is_none_or(|group| group == target)
     });
     let parent_ignored = request.parent.is_some() && request.owner.is_none() && !with_group;
     Verdict {

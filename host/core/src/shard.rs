@@ -206,11 +206,6 @@ impl Shard {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.index.len()
-    }
-
     fn link(&mut self, at: u32) {
         let newest = self.newest;
         if let Some(entry) = self.entry_mut(at) {

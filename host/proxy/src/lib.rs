@@ -1,1 +1,47 @@
-//! Placeholder.
+//! The data plane: HTTP comes in, a policy decides, HTTP goes to the engine, the answer streams back.
+//!
+//! ```text
+//! Proxy ── one thread per core, each with its own listener, runtime, policy instance and pool
+//!   └─ Site (what a thread has of its own)
+//!        └─ request: identify → estimate → eligible · ask · commit → dispatch → Flow (release)
+//! keeper ── one more thread: health checks, breakers that reopen, sweep, the admin address
+//! ```
+//!
+//! A request never leaves its thread: its upstream connection is polled from the request's own task,
+//! first while it waits for the head, then from its response body. Dropping the body, which is what a
+//! client that leaves comes to, therefore closes the upstream connection and gives back all that
+//! the request holds.
+
+#![forbid(unsafe_code)]
+
+mod admin;
+mod answer;
+mod breaker;
+mod clock;
+mod dialect;
+mod engines;
+mod error;
+mod estimate;
+mod explain;
+mod flow;
+mod headers;
+mod health;
+mod identify;
+mod json;
+mod keeper;
+mod metrics;
+mod proxy;
+mod received;
+mod request;
+mod settings;
+mod site;
+mod sse;
+mod thread;
+mod upstream;
+
+pub use clock::SystemClock;
+pub use error::Error;
+pub use proxy::Proxy;
+pub use settings::{
+    Breaker, Dialect, Endpoint, Harness, Health, Limits, Pool, Session, Settings, Timeouts,
+};

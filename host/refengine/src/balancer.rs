@@ -18,21 +18,33 @@ pub(crate) struct Seat {
 
 impl Balancer {
     pub(crate) fn new(ranks: usize) -> Self {
-        Self { outstanding: Arc::new(Mutex::new(vec![0; ranks])) }
+        Self {
+            outstanding: Arc::new(Mutex::new(vec![0; ranks])),
+        }
     }
 
     /// A place on `wanted`, or else on the rank with the least requests in flight (of several, the
     /// lowest). `None`: no such rank.
     pub(crate) fn take(&self, wanted: Option<usize>) -> Option<Seat> {
         let mut outstanding = self.lock();
-        let least = || (0..).zip(outstanding.iter()).min_by_key(|(_, n)| **n).map(|(rank, _)| rank);
+        let least = || {
+            (0..)
+                .zip(outstanding.iter())
+                .min_by_key(|(_, n)| **n)
+                .map(|(rank, _)| rank)
+        };
         let rank = wanted.or_else(least)?;
         *outstanding.get_mut(rank)? += 1;
-        Some(Seat { rank, balancer: self.clone() })
+        Some(Seat {
+            rank,
+            balancer: self.clone(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
-        self.outstanding.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outstanding
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -74,14 +74,18 @@ impl PrefixCache {
     /// Leading keys whose blocks are all there.
     #[must_use]
     pub fn lookup(&self, keys: &[u64]) -> usize {
-        keys.iter().take_while(|k| self.blocks.contains_key(*k)).count()
+        keys.iter()
+            .take_while(|k| self.blocks.contains_key(*k))
+            .count()
     }
 
     /// Takes `total` blocks for a sequence, of which as many as possible of the first `usable`
     /// keys come from the cache. `None`, and nothing changed, if the sequences that run leave too
     /// few.
     pub fn admit(&mut self, keys: &Arc<[u64]>, usable: usize, total: usize) -> Option<Hold> {
-        let usable = keys.get(..usable.min(keys.len()).min(total)).unwrap_or_default();
+        let usable = keys
+            .get(..usable.min(keys.len()).min(total))
+            .unwrap_or_default();
         let shared = self.lookup(usable);
         let hit = usable.get(..shared).unwrap_or_default();
         let hit_idle = hit.iter().filter(|k| self.is_idle(**k)).count();
@@ -97,13 +101,19 @@ impl PrefixCache {
             self.evict();
         }
         self.private += private;
-        Some(Hold { keys: keys.clone(), shared, private })
+        Some(Hold {
+            keys: keys.clone(),
+            shared,
+            private,
+        })
     }
 
     /// The sequence has computed its first `computed` blocks: others may use them from now on.
     pub fn publish(&mut self, hold: &mut Hold, computed: usize) {
         while hold.shared < computed && hold.private > 0 {
-            let Some(&key) = hold.keys.get(hold.shared) else { return };
+            let Some(&key) = hold.keys.get(hold.shared) else {
+                return;
+            };
             hold.shared += 1;
             hold.private -= 1;
             self.private -= 1;
@@ -117,7 +127,9 @@ impl PrefixCache {
         self.private -= hold.private;
         // From the end: a chain is useless without its head, so the tail has to go first.
         for key in hold.keys.iter().take(hold.shared).rev() {
-            let Some(block) = self.blocks.get_mut(key) else { continue };
+            let Some(block) = self.blocks.get_mut(key) else {
+                continue;
+            };
             block.references -= 1;
             if block.references == 0 {
                 self.clock += 1;
@@ -127,8 +139,9 @@ impl PrefixCache {
         }
     }
 
-    /// Forgets everything that no sequence references.
+    /// Forgets everything that no sequence references, and the count of evictions.
     pub fn clear(&mut self) {
+        self.evictions = 0;
         for key in std::mem::take(&mut self.idle).into_values() {
             self.blocks.remove(&key);
         }
@@ -152,7 +165,7 @@ impl PrefixCache {
         self.used() - self.idle.len()
     }
 
-    /// Blocks evicted so far.
+    /// Blocks evicted since the start or the last `clear`.
     #[must_use]
     pub fn evictions(&self) -> u64 {
         self.evictions
@@ -163,7 +176,10 @@ impl PrefixCache {
     }
 
     fn reference(&mut self, key: u64) {
-        let block = self.blocks.entry(key).or_insert(Block { references: 0, idle_since: 0 });
+        let block = self.blocks.entry(key).or_insert(Block {
+            references: 0,
+            idle_since: 0,
+        });
         if block.references == 0 {
             self.idle.remove(&block.idle_since);
         }
@@ -188,7 +204,9 @@ mod tests {
 
     /// A sequence of just these blocks, computed at once and still running.
     fn run(cache: &mut PrefixCache, blocks: &[u64]) -> Hold {
-        let mut hold = cache.admit(&keys(blocks), blocks.len(), blocks.len()).unwrap();
+        let mut hold = cache
+            .admit(&keys(blocks), blocks.len(), blocks.len())
+            .unwrap();
         cache.publish(&mut hold, blocks.len());
         hold
     }
@@ -242,7 +260,10 @@ mod tests {
         run_and_release(&mut cache, &[3, 4]);
         run_and_release(&mut cache, &[5, 6]);
         assert_eq!((cache.lookup(&[1, 2]), cache.lookup(&[3])), (2, 0));
-        assert!(cache.admit(&keys(&[7, 8, 9]), 3, 3).is_none(), "only two blocks can be had");
+        assert!(
+            cache.admit(&keys(&[7, 8, 9]), 3, 3).is_none(),
+            "only two blocks can be had"
+        );
         assert_eq!(cache.lookup(&[5, 6]), 2, "a refusal evicts nothing");
         cache.release(running);
         run_and_release(&mut cache, &[7, 8, 9]);

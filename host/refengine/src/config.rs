@@ -57,16 +57,32 @@ impl EngineConfig {
     pub fn validate(&self) -> Result<(), ConfigError> {
         let visible = |c: u8| c.is_ascii_graphic();
         if self.name.is_empty() || !self.name.bytes().all(visible) {
-            return Err(ConfigError::new("name", "visible ASCII without spaces", &self.name));
+            return Err(ConfigError::new(
+                "name",
+                "visible ASCII without spaces",
+                &self.name,
+            ));
         }
         if !(1..=MAX_RANKS).contains(&self.ranks) {
-            return Err(ConfigError::new("ranks", format!("1 to {MAX_RANKS}"), self.ranks));
+            return Err(ConfigError::new(
+                "ranks",
+                format!("1 to {MAX_RANKS}"),
+                self.ranks,
+            ));
         }
         if !(self.time_scale.is_finite() && self.time_scale >= 0.0) {
-            return Err(ConfigError::new("time_scale", "a number of at least 0", self.time_scale));
+            return Err(ConfigError::new(
+                "time_scale",
+                "a number of at least 0",
+                self.time_scale,
+            ));
         }
         if !(1..=1 << 20).contains(&self.max_queue) {
-            return Err(ConfigError::new("max_queue", "1 to 1048576", self.max_queue));
+            return Err(ConfigError::new(
+                "max_queue",
+                "1 to 1048576",
+                self.max_queue,
+            ));
         }
         self.preset.validate()
     }
@@ -81,13 +97,55 @@ mod tests {
         let ok = EngineConfig::default();
         assert_eq!(ok.validate(), Ok(()));
         let bad = [
-            ("name", EngineConfig { name: "two words".into(), ..ok.clone() }),
-            ("name", EngineConfig { name: String::new(), ..ok.clone() }),
-            ("ranks", EngineConfig { ranks: 0, ..ok.clone() }),
-            ("ranks", EngineConfig { ranks: 1025, ..ok.clone() }),
-            ("time_scale", EngineConfig { time_scale: -1.0, ..ok.clone() }),
-            ("time_scale", EngineConfig { time_scale: f64::NAN, ..ok.clone() }),
-            ("max_queue", EngineConfig { max_queue: 0, ..ok.clone() }),
+            (
+                "name",
+                EngineConfig {
+                    name: "two words".into(),
+                    ..ok.clone()
+                },
+            ),
+            (
+                "name",
+                EngineConfig {
+                    name: String::new(),
+                    ..ok.clone()
+                },
+            ),
+            (
+                "ranks",
+                EngineConfig {
+                    ranks: 0,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "ranks",
+                EngineConfig {
+                    ranks: 1025,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "time_scale",
+                EngineConfig {
+                    time_scale: -1.0,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "time_scale",
+                EngineConfig {
+                    time_scale: f64::NAN,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "max_queue",
+                EngineConfig {
+                    max_queue: 0,
+                    ..ok.clone()
+                },
+            ),
         ];
         for (setting, config) in bad {
             assert_eq!(config.validate().unwrap_err().setting, setting);

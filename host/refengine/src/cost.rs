@@ -104,7 +104,10 @@ mod tests {
         assert!(work.is_empty());
         work.prefill(10, 100); // 10·10 + 0.5·10·105
         work.decode(50); // 100 + 2·50
-        assert_eq!(MODEL.step(&work), Duration::from_micros(1000 + 100 + 525 + 100 + 100));
+        assert_eq!(
+            MODEL.step(&work),
+            Duration::from_micros(1000 + 100 + 525 + 100 + 100)
+        );
     }
 
     #[test]
@@ -117,7 +120,10 @@ mod tests {
 
     #[test]
     fn absurd_numbers_give_the_longest_step_not_a_panic() {
-        let model = CostModel { step_base_us: f64::MAX, ..MODEL };
+        let model = CostModel {
+            step_base_us: f64::MAX,
+            ..MODEL
+        };
         assert_eq!(model.step(&Work::default()), LONGEST_STEP);
     }
 }

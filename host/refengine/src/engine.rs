@@ -12,12 +12,11 @@ use crate::config::EngineConfig;
 use crate::preset::Preset;
 use crate::rank::{Output, RankHandle, RankTask};
 use crate::scheduler::{Request, Scheduler, TooLong, check_length};
-use crate::stats::EngineStats;
+use crate::stats::RankStats;
 use crate::tokens::{Chain, Words, tokens_of};
 
 #[derive(Debug)]
 pub(crate) struct Engine {
-    name: String,
     preset: Preset,
     ranks: Vec<RankHandle>,
     balancer: Balancer,
@@ -69,7 +68,6 @@ impl Engine {
             })
             .collect();
         Arc::new(Self {
-            name: config.name.clone(),
             preset: config.preset.clone(),
             ranks,
             balancer: Balancer::new(config.ranks),
@@ -87,12 +85,21 @@ impl Engine {
         let prompt_tokens = tokens_of(prompt.len());
         check_length(&self.preset, prompt_tokens, output_tokens)?;
 
-        let unknown = |wanted| Refused::UnknownRank { wanted, last: self.ranks.len().saturating_sub(1) };
+        let unknown = |wanted| Refused::UnknownRank {
+            wanted,
+            last: self.ranks.len().saturating_sub(1),
+        };
         let wanted = rank
             .map(|r| usize::try_from(r).map_err(|_| unknown(r)))
             .transpose()?;
-        let seat = self.balancer.take(wanted).ok_or_else(|| unknown(rank.unwrap_or(0)))?;
-        let handle = self.ranks.get(seat.rank()).ok_or_else(|| unknown(seat.rank() as u64))?;
+        let seat = self
+            .balancer
+            .take(wanted)
+            .ok_or_else(|| unknown(rank.unwrap_or(0)))?;
+        let handle = self
+            .ranks
+            .get(seat.rank())
+            .ok_or_else(|| unknown(seat.rank() as u64))?;
 
         let mut chain = Chain::new(self.preset.block_tokens);
         chain.extend(prompt);
@@ -103,9 +110,15 @@ impl Engine {
 
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let keys = chain.into_keys().into();
-        let request = Request { id, prompt_tokens, output_tokens, keys };
-        let outputs =
-            handle.submit(request).map_err(|_| Refused::QueueFull { rank: seat.rank() })?;
+        let request = Request {
+            id,
+            prompt_tokens,
+            output_tokens,
+            keys,
+        };
+        let outputs = handle
+            .submit(request)
+            .map_err(|_| Refused::QueueFull { rank: seat.rank() })?;
         Ok(Generation {
             id,
             prompt_tokens,
@@ -119,11 +132,9 @@ impl Engine {
         })
     }
 
-    pub(crate) fn stats(&self) -> EngineStats {
-        EngineStats {
-            name: self.name.clone(),
-            ranks: self.ranks.iter().map(RankHandle::stats).collect(),
-        }
+    /// Each rank's figures, in order.
+    pub(crate) fn stats(&self) -> Vec<RankStats> {
+        self.ranks.iter().map(RankHandle::stats).collect()
     }
 
     pub(crate) async fn reset(&self) {
@@ -151,7 +162,11 @@ impl Generation {
                 Some(Output::Token { index, last }) => {
                     self.over = last;
                     let text = self.words.word(index);
-                    return Poll::Ready(Some(Word { text, first: index == 0, last }));
+                    return Poll::Ready(Some(Word {
+                        text,
+                        first: index == 0,
+                        last,
+                    }));
                 }
                 None => return Poll::Ready(None),
             }

@@ -36,6 +36,10 @@ impl ConfigError {
         wanted: impl Into<String>,
         found: impl ToString,
     ) -> Self {
-        Self { setting, wanted: wanted.into(), found: found.to_string() }
+        Self {
+            setting,
+            wanted: wanted.into(),
+            found: found.to_string(),
+        }
     }
 }

@@ -12,7 +12,7 @@
 //! let config = EngineConfig { ranks: 4, preset: Preset::named("h200-8b")?, ..EngineConfig::default() };
 //! let server = Server::bind(config, "127.0.0.1:9001".parse()?).await?;
 //! println!("listening on {}", server.local_addr());
-//! server.run(async { drop(tokio::signal::ctrl_c().await) }).await?;
+//! server.run(async { drop(tokio::signal::ctrl_c().await) }).await;
 //! # Ok(()) }
 //! ```
 //!

@@ -23,7 +23,10 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(scale: f64) -> Self {
-        Self { scale, due: Instant::now() }
+        Self {
+            scale,
+            due: Instant::now(),
+        }
     }
 
     /// There was nothing to do until now.
@@ -37,7 +40,9 @@ impl Pacer {
         let wait = Duration::try_from_secs_f64(modelled.as_secs_f64() * self.scale)
             .map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT));
         let now = Instant::now();
-        let begin = now.checked_sub(CATCH_UP).map_or(self.due, |oldest| self.due.max(oldest));
+        let begin = now
+            .checked_sub(CATCH_UP)
+            .map_or(self.due, |oldest| self.due.max(oldest));
         self.due = begin.checked_add(wait).unwrap_or(begin);
         (self.due > now + RESOLUTION).then_some(self.due)
     }
@@ -76,6 +81,10 @@ mod tests {
         let step = Duration::from_millis(10);
         assert_eq!(pacer.end_of(step), Some(Instant::now() + step));
         assert_eq!(Pacer::new(0.0).end_of(Duration::from_secs(3600)), None);
-        assert!(Pacer::new(f64::MAX).end_of(Duration::from_secs(3600)).is_some());
+        assert!(
+            Pacer::new(f64::MAX)
+                .end_of(Duration::from_secs(3600))
+                .is_some()
+        );
     }
 }

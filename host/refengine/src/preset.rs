@@ -126,7 +126,11 @@ impl Preset {
             }
         }
         if !(1..=4096).contains(&self.block_tokens) {
-            return Err(ConfigError::new("block_tokens", "1 to 4096", self.block_tokens));
+            return Err(ConfigError::new(
+                "block_tokens",
+                "1 to 4096",
+                self.block_tokens,
+            ));
         }
         if self.cache_blocks == 0 {
             return Err(ConfigError::new("cache_blocks", "at least 1", 0));
@@ -165,20 +169,53 @@ mod tests {
         }
         assert_eq!(Preset::default(), Preset::named("h200-8b").unwrap());
         let error = Preset::named("h100").unwrap_err().to_string();
-        assert!(error.contains("h200-70b, mi300x-70b") && error.contains("h100"), "{error}");
+        assert!(
+            error.contains("h200-70b, mi300x-70b") && error.contains("h100"),
+            "{error}"
+        );
     }
 
     #[test]
     fn each_capacity_out_of_range_is_named() {
         let ok = Preset::default();
         let bad = [
-            ("block_tokens", Preset { block_tokens: 0, ..ok.clone() }),
-            ("cache_blocks", Preset { cache_blocks: 0, ..ok.clone() }),
-            ("max_num_seqs", Preset { max_num_seqs: 0, ..ok.clone() }),
-            ("max_num_batched_tokens", Preset { max_num_batched_tokens: 8, ..ok.clone() }),
+            (
+                "block_tokens",
+                Preset {
+                    block_tokens: 0,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "cache_blocks",
+                Preset {
+                    cache_blocks: 0,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "max_num_seqs",
+                Preset {
+                    max_num_seqs: 0,
+                    ..ok.clone()
+                },
+            ),
+            (
+                "max_num_batched_tokens",
+                Preset {
+                    max_num_batched_tokens: 8,
+                    ..ok.clone()
+                },
+            ),
             (
                 "decode_context_us",
-                Preset { cost: CostModel { decode_context_us: -1.0, ..ok.cost }, ..ok.clone() },
+                Preset {
+                    cost: CostModel {
+                        decode_context_us: -1.0,
+                        ..ok.cost
+                    },
+                    ..ok.clone()
+                },
             ),
         ];
         for (setting, preset) in bad {

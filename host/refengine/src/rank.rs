@@ -52,9 +52,16 @@ pub(crate) struct QueueFull;
 impl RankHandle {
     /// Queues a request; the receiver ends early if the rank's task is gone.
     pub(crate) fn submit(&self, request: Request) -> Result<mpsc::Receiver<Output>, QueueFull> {
-        let permit = self.queue.clone().try_acquire_owned().map_err(|_| QueueFull)?;
+        let permit = self
+            .queue
+            .clone()
+            .try_acquire_owned()
+            .map_err(|_| QueueFull)?;
         let (outputs, receiver) = mpsc::channel(request.output_tokens + 1);
-        let client = Client { outputs, place_in_queue: Some(permit) };
+        let client = Client {
+            outputs,
+            place_in_queue: Some(permit),
+        };
         // Failing, it drops `outputs`, which ends the receiver: that is how the caller learns.
         let _ = self.commands.send(Command::Submit(request, client));
         Ok(receiver)
@@ -87,13 +94,30 @@ pub(crate) struct RankTask {
 }
 
 impl RankTask {
-    pub(crate) fn new(scheduler: Scheduler, time_scale: f64, max_queue: usize) -> (Self, RankHandle) {
+    pub(crate) fn new(
+        scheduler: Scheduler,
+        time_scale: f64,
+        max_queue: usize,
+    ) -> (Self, RankHandle) {
         let (sender, commands) = mpsc::unbounded_channel();
         let stats = Arc::new(Mutex::new(scheduler.stats()));
         let queue = Arc::new(Semaphore::new(max_queue.min(Semaphore::MAX_PERMITS)));
-        let handle = RankHandle { commands: sender, queue, stats: stats.clone() };
+        let handle = RankHandle {
+            commands: sender,
+            queue,
+            stats: stats.clone(),
+        };
         let pacer = Pacer::new(time_scale);
-        (Self { scheduler, pacer, commands, clients: HashMap::new(), stats }, handle)
+        (
+            Self {
+                scheduler,
+                pacer,
+                commands,
+                clients: HashMap::new(),
+                stats,
+            },
+            handle,
+        )
     }
 
     pub(crate) async fn run(mut self) {
@@ -105,7 +129,9 @@ impl RankTask {
                 Some(step) => self.perform(step).await,
                 None => {
                     self.publish();
-                    let Some(command) = self.commands.recv().await else { return };
+                    let Some(command) = self.commands.recv().await else {
+                        return;
+                    };
                     self.pacer.resume();
                     self.apply(command);
                 }
@@ -119,7 +145,9 @@ impl RankTask {
             if let Some(client) = self.clients.get_mut(&started.id) {
                 client.place_in_queue = None;
                 // A client that is gone has sent its cancellation.
-                let _ = client.outputs.try_send(Output::Started { cached_tokens: started.cached_tokens });
+                let _ = client.outputs.try_send(Output::Started {
+                    cached_tokens: started.cached_tokens,
+                });
             }
         }
         self.publish();
@@ -127,7 +155,10 @@ impl RankTask {
             self.listen_until(end).await;
         }
         for token in step.tokens {
-            let output = Output::Token { index: token.index, last: token.last };
+            let output = Output::Token {
+                index: token.index,
+                last: token.last,
+            };
             if let Some(client) = self.clients.get(&token.id) {
                 let _ = client.outputs.try_send(output);
             }

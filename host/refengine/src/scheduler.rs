@@ -99,6 +99,7 @@ pub struct Scheduler {
     waiting: VecDeque<Request>,
     /// In order of admission.
     running: Vec<Sequence>,
+    /// Only the totals; `stats` fills in the rest.
     totals: RankStats,
 }
 
@@ -133,7 +134,11 @@ impl Sequence {
 /// It needs more blocks than there are.
 pub fn check_length(preset: &Preset, prompt: usize, output: usize) -> Result<(), TooLong> {
     let (tokens, limit) = (prompt.saturating_add(output), preset.max_context());
-    if tokens > limit { Err(TooLong { tokens, limit }) } else { Ok(()) }
+    if tokens > limit {
+        Err(TooLong { tokens, limit })
+    } else {
+        Ok(())
+    }
 }
 
 impl Scheduler {
@@ -177,7 +182,12 @@ impl Scheduler {
         self.totals.busy_seconds_total += duration.as_secs_f64();
         self.totals.prefill_tokens_computed_total += work.prefill_tokens as u64;
         self.totals.generation_tokens_total += tokens.len() as u64;
-        Some(Step { duration, started, tokens, prefill_tokens: work.prefill_tokens })
+        Some(Step {
+            duration,
+            started,
+            tokens,
+            prefill_tokens: work.prefill_tokens,
+        })
     }
 
     /// Gives a request up, waiting or running, and frees its blocks. False: not here (any more).
@@ -197,11 +207,7 @@ impl Scheduler {
     /// Forgets the cached blocks that nothing references, and all totals.
     pub fn reset(&mut self) {
         self.cache.clear();
-        self.totals = RankStats {
-            // Evictions are counted in the cache and never reset there.
-            cache_evictions_total: self.cache.evictions(),
-            ..RankStats::default()
-        };
+        self.totals = RankStats::default();
     }
 
     /// The figures as of now.
@@ -213,7 +219,7 @@ impl Scheduler {
             cache_blocks_used: self.cache.used() as u64,
             cache_blocks_referenced: self.cache.referenced() as u64,
             cache_blocks_capacity: self.cache.capacity() as u64,
-            cache_evictions_total: self.cache.evictions() - self.totals.cache_evictions_total,
+            cache_evictions_total: self.cache.evictions(),
             ..self.totals
         }
     }
@@ -229,7 +235,9 @@ impl Scheduler {
 
         let mut started = Vec::new();
         while budget > 0 && self.running.len() < self.preset.max_num_seqs {
-            let Some(mut sequence) = self.admit_next() else { break };
+            let Some(mut sequence) = self.admit_next() else {
+                break;
+            };
             sequence.chunk = sequence.prompt_left().min(budget);
             budget -= sequence.chunk;
             started.push(Started {
@@ -253,7 +261,13 @@ impl Scheduler {
         let hold = self.cache.admit(&head.keys, usable, total)?;
         let request = self.waiting.pop_front()?;
         let computed = hold.shared() * block;
-        Some(Sequence { request, hold, computed, generated: 0, chunk: 0 })
+        Some(Sequence {
+            request,
+            hold,
+            computed,
+            generated: 0,
+            chunk: 0,
+        })
     }
 
     /// Computes the planned chunks and one token for each sequence that decodes.
@@ -269,11 +283,18 @@ impl Scheduler {
             } else {
                 continue;
             }
-            self.cache.publish(&mut sequence.hold, sequence.computed / self.preset.block_tokens);
+            self.cache.publish(
+                &mut sequence.hold,
+                sequence.computed / self.preset.block_tokens,
+            );
             if sequence.prompt_left() == 0 {
                 let index = sequence.generated;
                 sequence.generated += 1;
-                tokens.push(Token { id: sequence.request.id, index, last: sequence.is_over() });
+                tokens.push(Token {
+                    id: sequence.request.id,
+                    index,
+                    last: sequence.is_over(),
+                });
             }
         }
         (work, tokens)

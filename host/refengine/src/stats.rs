@@ -45,6 +45,8 @@ pub struct RankStats {
 pub struct EngineStats {
     /// The engine's name.
     pub name: String,
+    /// Completions that misbehaved because of `POST /fault`, since the start.
+    pub faults_total: u64,
     /// One entry a rank, in order.
     pub ranks: Vec<RankStats>,
 }
@@ -77,18 +79,12 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
         "Cache blocks held by running sequences.",
         |s| s.cache_blocks_referenced as f64,
     ),
-    (
-        "cache_blocks_capacity",
-        "gauge",
-        "All cache blocks.",
-        |s| s.cache_blocks_capacity as f64,
-    ),
-    (
-        "requests_total",
-        "counter",
-        "Requests accepted.",
-        |s| s.requests_total as f64,
-    ),
+    ("cache_blocks_capacity", "gauge", "All cache blocks.", |s| {
+        s.cache_blocks_capacity as f64
+    }),
+    ("requests_total", "counter", "Requests accepted.", |s| {
+        s.requests_total as f64
+    }),
     (
         "cancelled_total",
         "counter",
@@ -125,12 +121,9 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
         "Cache blocks evicted.",
         |s| s.cache_evictions_total as f64,
     ),
-    (
-        "steps_total",
-        "counter",
-        "Forward passes.",
-        |s| s.steps_total as f64,
-    ),
+    ("steps_total", "counter", "Forward passes.", |s| {
+        s.steps_total as f64
+    }),
     (
         "busy_seconds_total",
         "counter",
@@ -162,8 +155,16 @@ mod tests {
 
     #[test]
     fn every_figure_of_the_json_is_a_metric_of_every_rank() {
-        let rank = RankStats { requests_total: 7, busy_seconds_total: 0.5, ..RankStats::default() };
-        let stats = EngineStats { name: "a".into(), ranks: vec![RankStats::default(), rank] };
+        let rank = RankStats {
+            requests_total: 7,
+            busy_seconds_total: 0.5,
+            ..RankStats::default()
+        };
+        let stats = EngineStats {
+            name: "a".into(),
+            ranks: vec![RankStats::default(), rank],
+            ..EngineStats::default()
+        };
         let text = stats.to_prometheus();
         let json = serde_json::to_value(rank).unwrap();
         for figure in json.as_object().unwrap().keys() {

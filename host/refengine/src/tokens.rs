@@ -30,7 +30,12 @@ impl Chain {
     #[must_use]
     pub fn new(block_tokens: usize) -> Self {
         let block_bytes = block_tokens.max(1) * TOKEN_BYTES;
-        Self { keys: Vec::new(), last: 0, tail: Vec::with_capacity(block_bytes), block_bytes }
+        Self {
+            keys: Vec::new(),
+            last: 0,
+            tail: Vec::with_capacity(block_bytes),
+            block_bytes,
+        }
     }
 
     /// Appends text.
@@ -121,7 +126,10 @@ mod tests {
 
     #[test]
     fn only_full_blocks_have_a_key() {
-        assert_eq!([255, 256, 511, 512].map(|n| keys(&vec![b'x'; n]).len()), [0, 1, 1, 2]);
+        assert_eq!(
+            [255, 256, 511, 512].map(|n| keys(&vec![b'x'; n]).len()),
+            [0, 1, 1, 2]
+        );
     }
 
     #[test]
@@ -131,7 +139,11 @@ mod tests {
         first[0] = b'y';
         last[1023] = b'y';
         let shared = |other: &[u8]| {
-            keys(&text).iter().zip(keys(other)).take_while(|(a, b)| **a == *b).count()
+            keys(&text)
+                .iter()
+                .zip(keys(other))
+                .take_while(|(a, b)| **a == *b)
+                .count()
         };
         assert_eq!((shared(&text), shared(&first), shared(&last)), (4, 0, 3));
         assert_ne!(keys(&text)[0], keys(&text)[1]);

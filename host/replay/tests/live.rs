@@ -1,5 +1,7 @@
 //! The load generator against a small server that streams like an engine.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -239,7 +241,7 @@ async fn a_broken_stream_is_an_error_that_says_what_broke() {
 async fn a_server_that_never_answers_ends_in_errors_not_in_waiting() {
     let (url, _) = serve(|_| {
         let stalled = futures_util::stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
-        Response::new(BodyExt::boxed(StreamBody::new(stalled)))
+        Response::new(StreamBody::new(stalled).boxed())
     })
     .await;
     let options = LiveOptions {

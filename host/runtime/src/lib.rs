@@ -1,1 +1,31 @@
-//! Placeholder.
+//! Policies as WebAssembly components.
+//!
+//! [`Engine::load`] takes a `.wasm` through parse → world and version → compile → instantiate →
+//! configure, and says at which stage and why it stopped; what comes out is a [`Prepared`] policy.
+//! A [`Slot`] holds the one that decides now; each worker thread has a warm [`Instance`] of it.
+//!
+//! A policy gets the contract's interfaces and nothing else: no WASI, no clock, no randomness. Its
+//! calls end at a deadline and its memory at a limit; after any failure its instance is thrown away
+//! and the next call begins with a fresh one.
+
+mod contract;
+mod convert;
+mod engine;
+mod host;
+mod instance;
+mod load;
+mod slot;
+mod trap;
+
+pub use contract::Mismatch;
+pub use engine::{Engine, EngineError};
+pub use instance::{Instance, Limits};
+pub use load::{LoadError, Prepared, Stage};
+pub use slot::Slot;
+
+/// The version of the contract that this host speaks.
+pub const CONTRACT: &str = "pointsman:policy@0.1.0";
+
+mod bindings {
+    wasmtime::component::bindgen!({ path: "../../wit", world: "router" });
+}

@@ -22,12 +22,19 @@ fn preset() -> Preset {
 /// A prompt whose full blocks are `first`, `first + 1`, …; the output's blocks have no keys.
 fn request(id: u64, prompt_tokens: usize, output_tokens: usize, first: u64) -> Request {
     let keys = (first..first + prompt_tokens as u64 / 4).collect();
-    Request { id, prompt_tokens, output_tokens, keys }
+    Request {
+        id,
+        prompt_tokens,
+        output_tokens,
+        keys,
+    }
 }
 
 fn scheduler(preset: Preset, requests: &[Request]) -> Scheduler {
     let mut scheduler = Scheduler::new(preset);
-    requests.iter().for_each(|r| scheduler.push(r.clone()).unwrap());
+    requests
+        .iter()
+        .for_each(|r| scheduler.push(r.clone()).unwrap());
     scheduler
 }
 
@@ -44,12 +51,35 @@ fn ids(tokens: &[Token]) -> Vec<u64> {
 fn a_prompt_is_computed_in_chunks_and_its_last_chunk_yields_the_first_token() {
     let mut s = scheduler(preset(), &[request(1, 25, 2, 0)]);
     let steps = drain(&mut s);
-    assert_eq!(steps.iter().map(|s| s.prefill_tokens).collect::<Vec<_>>(), [10, 10, 5, 0]);
-    assert_eq!(steps[0].started, [Started { id: 1, cached_tokens: 0 }]);
+    assert_eq!(
+        steps.iter().map(|s| s.prefill_tokens).collect::<Vec<_>>(),
+        [10, 10, 5, 0]
+    );
+    assert_eq!(
+        steps[0].started,
+        [Started {
+            id: 1,
+            cached_tokens: 0
+        }]
+    );
     assert_eq!(steps[0].duration, Duration::from_millis(11));
     assert_eq!(steps[1].tokens, []);
-    assert_eq!(steps[2].tokens, [Token { id: 1, index: 0, last: false }]);
-    assert_eq!(steps[3].tokens, [Token { id: 1, index: 1, last: true }]);
+    assert_eq!(
+        steps[2].tokens,
+        [Token {
+            id: 1,
+            index: 0,
+            last: false
+        }]
+    );
+    assert_eq!(
+        steps[3].tokens,
+        [Token {
+            id: 1,
+            index: 1,
+            last: true
+        }]
+    );
     assert_eq!(s.step(Admission::Fire), None);
 }
 
@@ -59,15 +89,35 @@ fn a_running_sequence_gets_a_token_in_every_step_while_others_prefill() {
     s.step(Admission::Fire).unwrap();
     s.push(request(2, 20, 1, 50)).unwrap();
     let steps = drain(&mut s);
-    assert!(steps.iter().take(8).all(|step| ids(&step.tokens).contains(&1)));
-    assert_eq!(steps.iter().map(|s| s.prefill_tokens).take(4).collect::<Vec<_>>(), [9, 9, 2, 0]);
+    assert!(
+        steps
+            .iter()
+            .take(8)
+            .all(|step| ids(&step.tokens).contains(&1))
+    );
+    assert_eq!(
+        steps
+            .iter()
+            .map(|s| s.prefill_tokens)
+            .take(4)
+            .collect::<Vec<_>>(),
+        [9, 9, 2, 0]
+    );
     assert_eq!(ids(&steps[2].tokens), [1, 2]);
 }
 
 #[test]
 fn no_step_exceeds_the_token_budget_or_the_sequence_limit() {
-    let requests: Vec<_> =
-        (0..40).map(|i| request(i, 1 + (i as usize * 7) % 23, 1 + (i as usize * 5) % 11, i * 100)).collect();
+    let requests: Vec<_> = (0..40)
+        .map(|i| {
+            request(
+                i,
+                1 + (i as usize * 7) % 23,
+                1 + (i as usize * 5) % 11,
+                i * 100,
+            )
+        })
+        .collect();
     let mut s = scheduler(preset(), &requests);
     let (mut running, mut most) = (0, 0);
     while let Some(step) = s.step(Admission::Fire) {
@@ -82,9 +132,19 @@ fn no_step_exceeds_the_token_budget_or_the_sequence_limit() {
     let sum = |f: fn(&Request) -> usize| requests.iter().map(f).sum::<usize>() as u64;
     assert_eq!(most, 4);
     assert_eq!(stats.prompt_tokens_total, sum(|r| r.prompt_tokens));
-    assert_eq!(stats.prefill_tokens_computed_total, sum(|r| r.prompt_tokens));
+    assert_eq!(
+        stats.prefill_tokens_computed_total,
+        sum(|r| r.prompt_tokens)
+    );
     assert_eq!(stats.generation_tokens_total, sum(|r| r.output_tokens));
-    assert_eq!((stats.requests_running, stats.requests_waiting, stats.cache_blocks_referenced), (0, 0, 0));
+    assert_eq!(
+        (
+            stats.requests_running,
+            stats.requests_waiting,
+            stats.cache_blocks_referenced
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -93,7 +153,13 @@ fn the_same_pushes_give_the_same_steps() {
         let mut s = scheduler(preset(), &[]);
         let mut steps = Vec::new();
         for i in 0..50 {
-            s.push(request(i, 1 + (i as usize * 13) % 40, 1 + (i as usize) % 7, i % 5)).unwrap();
+            s.push(request(
+                i,
+                1 + (i as usize * 13) % 40,
+                1 + (i as usize) % 7,
+                i % 5,
+            ))
+            .unwrap();
             s.cancel(i / 2);
             steps.extend(s.step(Admission::Fire));
         }
@@ -107,10 +173,16 @@ fn the_same_pushes_give_the_same_steps() {
 fn a_prompt_seen_before_is_cached_but_for_the_block_of_its_last_token() {
     let mut s = scheduler(preset(), &[request(1, 8, 1, 0)]);
     drain(&mut s);
-    for (prompt_tokens, first, cached_tokens) in [(8, 0, 4), (9, 0, 8), (7, 0, 4), (9, 1, 0)] {
+    for (prompt_tokens, first, cached_tokens) in [(8, 0, 4), (9, 0, 8), (7, 0, 4), (9, 50, 0)] {
         s.push(request(2, prompt_tokens, 1, first)).unwrap();
         let step = s.step(Admission::Fire).unwrap();
-        assert_eq!(step.started, [Started { id: 2, cached_tokens }]);
+        assert_eq!(
+            step.started,
+            [Started {
+                id: 2,
+                cached_tokens
+            }]
+        );
         assert_eq!(step.prefill_tokens, prompt_tokens - cached_tokens);
     }
 }
@@ -118,33 +190,70 @@ fn a_prompt_seen_before_is_cached_but_for_the_block_of_its_last_token() {
 #[test]
 fn a_block_of_the_output_is_found_by_the_next_turn() {
     // 6 prompt tokens, 7 output tokens: the KV of the last one is never computed.
-    let first = Request { id: 1, prompt_tokens: 6, output_tokens: 7, keys: (0..3).collect() };
+    let first = Request {
+        id: 1,
+        prompt_tokens: 6,
+        output_tokens: 7,
+        keys: (0..3).collect(),
+    };
     let mut s = scheduler(preset(), &[first]);
     drain(&mut s);
     s.push(request(2, 20, 1, 0)).unwrap();
-    assert_eq!(s.step(Admission::Fire).unwrap().started, [Started { id: 2, cached_tokens: 12 }]);
+    assert_eq!(
+        s.step(Admission::Fire).unwrap().started,
+        [Started {
+            id: 2,
+            cached_tokens: 12
+        }]
+    );
 }
 
 #[test]
 fn a_request_without_room_in_the_cache_waits_and_so_do_those_behind_it() {
-    let small = Preset { cache_blocks: 5, ..preset() };
-    let mut s = scheduler(small, &[request(1, 4, 12, 0), request(2, 8, 1, 50), request(3, 1, 1, 90)]);
+    let small = Preset {
+        cache_blocks: 5,
+        ..preset()
+    };
+    let mut s = scheduler(
+        small,
+        &[
+            request(1, 4, 12, 0),
+            request(2, 8, 1, 50),
+            request(3, 1, 1, 90),
+        ],
+    );
     let step = s.step(Admission::Fire).unwrap();
     assert_eq!(step.started.iter().map(|s| s.id).collect::<Vec<_>>(), [1]);
     assert_eq!(s.stats().requests_waiting, 2);
-    assert_eq!(ids(&drain(&mut s).iter().flat_map(|s| s.tokens.clone()).filter(|t| t.last).collect::<Vec<_>>()), [1, 2, 3]);
+    assert_eq!(
+        ids(&drain(&mut s)
+            .iter()
+            .flat_map(|s| s.tokens.clone())
+            .filter(|t| t.last)
+            .collect::<Vec<_>>()),
+        [1, 2, 3]
+    );
 }
 
 #[test]
 fn a_request_that_can_never_fit_is_refused() {
     let mut s = scheduler(preset(), &[request(1, 399, 1, 0)]);
-    assert_eq!(s.push(request(2, 400, 1, 0)), Err(TooLong { tokens: 401, limit: 400 }));
+    assert_eq!(
+        s.push(request(2, 400, 1, 0)),
+        Err(TooLong {
+            tokens: 401,
+            limit: 400
+        })
+    );
     assert_eq!(s.stats().requests_total, 1);
 }
 
 #[test]
 fn cancel_frees_the_blocks_at_once_waiting_or_running() {
-    let one = Preset { max_num_seqs: 1, ..preset() };
+    let one = Preset {
+        max_num_seqs: 1,
+        ..preset()
+    };
     let mut s = scheduler(one, &[request(1, 20, 5, 0), request(2, 4, 1, 50)]);
     s.step(Admission::Fire).unwrap();
     assert_eq!(s.stats().cache_blocks_referenced, 7);
@@ -152,8 +261,19 @@ fn cancel_frees_the_blocks_at_once_waiting_or_running() {
     assert!(s.cancel(1));
     assert!(!s.cancel(1));
     let stats = s.stats();
-    assert_eq!((stats.cache_blocks_referenced, stats.requests_running, stats.requests_waiting), (0, 0, 0));
-    assert_eq!((stats.cache_blocks_used, stats.cancelled_total), (2, 2), "what was computed stays");
+    assert_eq!(
+        (
+            stats.cache_blocks_referenced,
+            stats.requests_running,
+            stats.requests_waiting
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(
+        (stats.cache_blocks_used, stats.cancelled_total),
+        (2, 2),
+        "what was computed stays"
+    );
     assert_eq!(s.step(Admission::Fire), None);
 }
 
@@ -163,7 +283,10 @@ fn a_held_step_decodes_and_lets_no_prompt_go_on() {
     s.step(Admission::Fire).unwrap();
     s.push(request(3, 4, 1, 90)).unwrap();
     let held = s.step(Admission::Hold).unwrap();
-    assert_eq!((held.prefill_tokens, ids(&held.tokens), held.started), (0, vec![1], vec![]));
+    assert_eq!(
+        (held.prefill_tokens, ids(&held.tokens), held.started),
+        (0, vec![1], vec![])
+    );
     s.step(Admission::Hold).unwrap();
     assert_eq!(s.step(Admission::Hold), None, "nothing decodes any more");
     assert_eq!(s.step(Admission::Fire).unwrap().prefill_tokens, 10);
@@ -171,13 +294,26 @@ fn a_held_step_decodes_and_lets_no_prompt_go_on() {
 
 #[test]
 fn reset_forgets_cached_blocks_and_totals_and_leaves_what_runs() {
-    let tight = Preset { cache_blocks: 6, ..preset() };
+    let tight = Preset {
+        cache_blocks: 6,
+        ..preset()
+    };
     let mut s = scheduler(tight, &[request(1, 8, 1, 0), request(2, 20, 2, 50)]);
-    while s.step(Admission::Fire).is_some_and(|step| step.tokens.iter().all(|t| t.id != 2)) {}
+    while s
+        .step(Admission::Fire)
+        .is_some_and(|step| step.tokens.iter().all(|t| t.id != 2))
+    {}
     assert!(s.stats().cache_evictions_total > 0);
     s.reset();
     let stats = s.stats();
-    assert_eq!((stats.requests_total, stats.cache_evictions_total, stats.requests_running), (0, 0, 1));
+    assert_eq!(
+        (
+            stats.requests_total,
+            stats.cache_evictions_total,
+            stats.requests_running
+        ),
+        (0, 0, 1)
+    );
     assert_eq!(stats.cache_blocks_used, stats.cache_blocks_referenced);
     assert_eq!(ids(&s.step(Admission::Fire).unwrap().tokens), [2]);
 }

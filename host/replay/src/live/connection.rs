@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 /// Where requests go.
+#[derive(Debug)]
 pub(super) struct Upstream {
     /// Without the brackets of an IPv6 address.
     host: String,

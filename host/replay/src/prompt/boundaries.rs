@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use super::{BLOCK_TOKENS, Role, Span, mix};
 use crate::trace::Session;
 
-/// Longest system message, in blocks (8,192 tokens).
+/// Longest system message, in blocks (8,192 tokens): a trace does not say
+/// where the system prompt ends.
 const SYSTEM_BLOCKS: usize = 128;
 
 /// The places, in all prompts of one root session and its descendants, where
@@ -55,7 +56,8 @@ impl Boundaries {
         for (n, chain) in chains(blocks).enumerate() {
             let end = n + 1;
             let known = self.ends.get(&chain).copied();
-            if known.is_none() && end != SYSTEM_BLOCKS && end != blocks.len() {
+            let system = begin == 0 && end == SYSTEM_BLOCKS;
+            if known.is_none() && !system && end != blocks.len() {
                 continue;
             }
             let role = if begin == 0 {
@@ -89,4 +91,81 @@ fn chains(blocks: &[u64]) -> impl Iterator<Item = u64> + '_ {
 
 fn shared(a: &[u64], b: &[u64]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+
+    use super::Role::{Assistant, System, User};
+    use super::*;
+    use crate::trace::Turn;
+
+    /// A session whose answers are two blocks long.
+    fn session(prompts: &[&[u64]]) -> Session {
+        let turn = |blocks: &&[u64]| Turn {
+            at_s: 0.0,
+            api_time_s: 0.0,
+            think_time_s: 0.0,
+            input_tokens: 0,
+            output_tokens: 128,
+            blocks: blocks.to_vec(),
+        };
+        Session {
+            id: "s".into(),
+            parent: None,
+            start_s: 0.0,
+            turns: prompts.iter().map(turn).collect(),
+        }
+    }
+
+    fn split(boundaries: &Boundaries, blocks: &[u64]) -> Vec<(Role, Range<usize>)> {
+        let spans = boundaries.split(blocks).into_iter();
+        spans.map(|s| (s.role, s.blocks)).collect()
+    }
+
+    #[test]
+    fn siblings_that_part_inside_an_answer_are_split_alike_up_to_there() {
+        let a = session(&[&[1, 2, 3, 4], &[1, 2, 3, 4, 5, 6, 7, 8]]);
+        let b = session(&[&[1, 2, 3, 4, 5, 9, 10]]);
+        let boundaries = Boundaries::of(&[&a, &b]);
+        assert_eq!(
+            split(&boundaries, &a.turns[1].blocks),
+            [
+                (System, 0..4),
+                (User, 4..5),
+                (Assistant, 5..6),
+                (User, 6..8)
+            ]
+        );
+        assert_eq!(
+            split(&boundaries, &b.turns[0].blocks),
+            [(System, 0..4), (User, 4..5), (User, 5..7)]
+        );
+    }
+
+    #[test]
+    fn a_prompt_never_ends_with_the_assistant_even_where_a_siblings_answer_ends() {
+        let a = session(&[&[1, 2], &[1, 2, 3, 4, 5]]);
+        let b = session(&[&[1, 2, 3, 4]]);
+        let boundaries = Boundaries::of(&[&a, &b]);
+        assert_eq!(
+            split(&boundaries, &b.turns[0].blocks),
+            [(System, 0..2), (User, 2..4)]
+        );
+        assert_eq!(
+            split(&boundaries, &a.turns[1].blocks),
+            [(System, 0..2), (User, 2..4), (User, 4..5)]
+        );
+    }
+
+    #[test]
+    fn the_system_message_is_bounded() {
+        let long: Vec<u64> = (0..300).collect();
+        let boundaries = Boundaries::of(&[&session(&[&long])]);
+        assert_eq!(
+            split(&boundaries, &long),
+            [(System, 0..128), (User, 128..300)]
+        );
+    }
 }

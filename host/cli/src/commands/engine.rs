@@ -1,0 +1,65 @@
+//! `pointsman engine`: a reference engine in real time.
+
+use super::{print_json, stop_signal};
+use anyhow::{Context, Result};
+use pointsman_refengine::{EngineConfig, Preset, Server};
+use serde_json::json;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+/// Arguments.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
+    listen: SocketAddr,
+    /// Data-parallel ranks, 1 to 1024
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    ranks: usize,
+    /// The cost model: what the engine pretends to run on
+    #[arg(long, value_name = "P", default_value = "h200-8b",
+          value_parser = clap::builder::PossibleValuesParser::new(Preset::names()))]
+    preset: String,
+    /// Modelled durations × this: 0.01 is a hundred times faster
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    time_scale: f64,
+    /// The engine's name in its responses
+    #[arg(long, default_value = "engine")]
+    name: String,
+    /// Cache blocks of 64 tokens a rank, in place of the preset's
+    #[arg(long, value_name = "BLOCKS")]
+    cache_blocks: Option<usize>,
+}
+
+/// Runs until the process is told to end.
+pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    let mut preset = Preset::named(&args.preset)?;
+    if let Some(blocks) = args.cache_blocks {
+        preset.cache_blocks = blocks;
+    }
+    let config = EngineConfig {
+        name: args.name.clone(),
+        ranks: args.ranks,
+        preset,
+        time_scale: args.time_scale,
+        ..EngineConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(async {
+        let server = Server::bind(config, args.listen).await?;
+        let address = server.local_addr();
+        if as_json {
+            print_json(&json!({ "listening": format!("http://{address}") }))?;
+        } else {
+            println!(
+                "pointsman engine {}: {} ranks, listening on http://{address}",
+                args.name, args.ranks
+            );
+        }
+        server.run(stop_signal()).await;
+        Ok(ExitCode::SUCCESS)
+    })
+}

@@ -1,0 +1,273 @@
+//! `pointsman policy …`.
+
+use super::print_json;
+use crate::policies::{BUILT_IN, Named, digest, load, router};
+use crate::scenario::{Difference, Host, Scenario, play};
+use anyhow::{Context, Result, anyhow, bail};
+use clap::{Subcommand, ValueEnum};
+use pointsman_core::{Core, Key, Policy, Router};
+use pointsman_runtime::{CONTRACT, Engine, Limits};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+/// Commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// The policies that this binary carries
+    List,
+    /// Whether a policy could be used, and what it says of itself
+    Check(CheckArgs),
+    /// Play scenarios; exit status 1 at the first difference
+    Test(TestArgs),
+    /// Build a policy crate into a component
+    Build(BuildArgs),
+}
+
+/// Arguments of `check`.
+#[derive(clap::Args)]
+pub struct CheckArgs {
+    /// A built-in name or the path of a .wasm
+    policy: String,
+    /// Its configuration
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    config: String,
+}
+
+/// Arguments of `test`.
+#[derive(clap::Args)]
+pub struct TestArgs {
+    /// A built-in name or the path of a .wasm, in place of the one that a scenario names
+    policy: Option<String>,
+    /// Scenario files
+    #[arg(long = "scenario", value_name = "FILE", num_args = 1.., required = true)]
+    scenarios: Vec<PathBuf>,
+    /// Where the policy runs
+    #[arg(long, value_enum, default_value_t = Where::Wasm)]
+    host: Where,
+}
+
+/// Arguments of `build`.
+#[derive(clap::Args)]
+pub struct BuildArgs {
+    /// The crate's folder
+    #[arg(default_value = ".")]
+    folder: PathBuf,
+    /// The folder for the .wasm
+    #[arg(long, short, value_name = "DIR", default_value = ".")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Where {
+    /// linked into this binary: the built-in policies
+    Native,
+    /// as a component
+    Wasm,
+    /// fused into a real Envoy
+    Envoy,
+}
+
+/// Runs one of them.
+pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::List => list(as_json),
+        Command::Check(args) => check(args, as_json),
+        Command::Test(args) => test(args, as_json),
+        Command::Build(args) => build(args, as_json),
+    }
+}
+
+fn list(as_json: bool) -> Result<ExitCode> {
+    if as_json {
+        let policies: Vec<Value> = (BUILT_IN.iter())
+            .map(|policy| {
+                json!({
+                    "name": policy.name, "about": policy.about,
+                    "sha256": digest(policy.wasm), "bytes": policy.wasm.len(),
+                })
+            })
+            .collect();
+        print_json(&json!({ "policies": policies }))?;
+    } else {
+        for policy in BUILT_IN {
+            println!("{:<26}{}", policy.name, policy.about);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &CheckArgs, as_json: bool) -> Result<ExitCode> {
+    let named = Named::parse(&args.policy, Path::new(""))?;
+    let prepared = load(&Engine::new()?, &named, &args.config, Limits::default())?;
+    let policy = prepared.policy();
+    let keys: Vec<&str> = [
+        (Key::Session, "session"),
+        (Key::Siblings, "siblings"),
+        (Key::Parent, "parent"),
+        (Key::Custom, "custom"),
+    ]
+    .into_iter()
+    .filter(|(key, _)| policy.keys.has(*key))
+    .map(|(_, name)| name)
+    .collect();
+    let wasm = named.wasm()?;
+    if as_json {
+        let schema: Value = serde_json::from_str(prepared.config_schema()).unwrap_or(Value::Null);
+        print_json(&json!({
+            "ok": true, "name": policy.name, "version": policy.version, "contract": CONTRACT,
+            "keys": keys, "reasons": policy.reasons, "config_schema": schema,
+            "sha256": digest(&wasm), "bytes": wasm.len(),
+        }))?;
+    } else {
+        println!("ok: {} {} ({CONTRACT})", policy.name, policy.version);
+        println!("    keys     {}", or_none(&keys.join(", ")));
+        println!("    reasons  {}", policy.reasons.join(", "));
+        println!("    sha256   {}", digest(&wasm));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn or_none(text: &str) -> &str {
+    if text.is_empty() { "none" } else { text }
+}
+
+/// Policies as components.
+struct WasmHost(Engine);
+
+impl Host for WasmHost {
+    fn policy(
+        &self,
+        core: &Arc<Core>,
+        policy: &str,
+        config: &str,
+    ) -> Result<(Policy, Box<dyn Router>)> {
+        let named = Named::parse(policy, Path::new(""))?;
+        let prepared = load(&self.0, &named, config, Limits::default())?;
+        Ok(router(core, Arc::new(prepared)))
+    }
+}
+
+/// Policies linked into this binary.
+struct NativeHost;
+
+impl Host for NativeHost {
+    fn policy(
+        &self,
+        _core: &Arc<Core>,
+        policy: &str,
+        config: &str,
+    ) -> Result<(Policy, Box<dyn Router>)> {
+        match Named::parse(policy, Path::new(""))? {
+            Named::BuiltIn(policy) => (policy.native)(config)
+                .map_err(|refusal| anyhow!("the policy refuses its configuration: {refusal}"))
+                .with_context(|| format!("the policy {} cannot be used", policy.name)),
+            Named::File(path) => bail!(
+                "{} is a component: --host native plays the built-in policies only, use --host wasm",
+                path.display()
+            ),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Played {
+    scenario: PathBuf,
+    policy: String,
+    host: &'static str,
+    steps: usize,
+    passed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    difference: Option<Difference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn test(args: &TestArgs, as_json: bool) -> Result<ExitCode> {
+    let (host, name): (Box<dyn Host>, _) = match args.host {
+        Where::Native => (Box::new(NativeHost), "native"),
+        Where::Wasm => (Box::new(WasmHost(Engine::new()?)), "wasm"),
+        Where::Envoy => bail!("--host envoy is not there yet: use native or wasm"),
+    };
+    let mut all = Vec::new();
+    for path in &args.scenarios {
+        let one = test_one(path, host.as_ref(), name, args.policy.as_deref());
+        if !as_json {
+            print_played(&one);
+        }
+        let passed = one.passed;
+        all.push(one);
+        if !passed {
+            break;
+        }
+    }
+    let failed = all.iter().filter(|played| !played.passed).count();
+    let passed = all.len() - failed;
+    let left = args.scenarios.len() - all.len();
+    if as_json {
+        print_json(&json!({
+            "passed": passed, "failed": failed, "not_played": left, "scenarios": all
+        }))?;
+    } else {
+        println!("{name}: {passed} passed, {failed} failed, {left} not played");
+    }
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn test_one(path: &Path, host: &dyn Host, name: &'static str, policy: Option<&str>) -> Played {
+    let mut played = Played {
+        scenario: path.to_owned(),
+        policy: policy.unwrap_or_default().to_owned(),
+        host: name,
+        steps: 0,
+        passed: false,
+        difference: None,
+        error: None,
+    };
+    let outcome = Scenario::read(path).and_then(|scenario| {
+        played.steps = scenario.steps.len();
+        if let (None, Some(policy)) = (policy, &scenario.policy) {
+            played.policy.clone_from(policy);
+        }
+        play(&scenario, host, policy)
+    });
+    match outcome {
+        Ok(Ok(())) => played.passed = true,
+        Ok(Err(difference)) => played.difference = Some(difference),
+        Err(error) => played.error = Some(format!("{error:#}")),
+    }
+    played
+}
+
+fn print_played(played: &Played) {
+    let path = played.scenario.display();
+    if let Some(difference) = &played.difference {
+        println!("FAILED  {path}");
+        println!("    step      {}", difference.step);
+        println!("    expected  {}", difference.expected);
+        println!("    got       {}", difference.got);
+    } else if let Some(error) = &played.error {
+        println!("FAILED  {path}");
+        println!("    {error}");
+    } else {
+        println!("ok      {path} ({}, {} steps)", played.policy, played.steps);
+    }
+}
+
+fn build(args: &BuildArgs, as_json: bool) -> Result<ExitCode> {
+    let built = pointsman_build::build(&[args.folder.clone()], &args.out)?;
+    if as_json {
+        print_json(&json!({ "built": built }))?;
+    } else {
+        for policy in &built {
+            println!("{}  {} bytes", policy.path.display(), policy.bytes);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,62 @@
+//! `pointsman serve`: configuration → policy → fleet → data plane.
+
+use super::{print_json, stop_signal};
+use crate::config::Config;
+use crate::policies::{Named, load_pinned};
+use anyhow::{Context, Result};
+use pointsman_core::{Core, Source};
+use pointsman_proxy::{Proxy, SystemClock};
+use pointsman_runtime::{Engine, Prepared, Slot};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// Arguments.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// Runs until the process is told to end.
+pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    let config = Config::read(&args.config)?;
+    let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::default())));
+    let source = source(&config, &core)?;
+    let proxy = Proxy::bind(config.settings(nonce()), core, source)
+        .context("the data plane cannot start")?;
+    let (data, admin) = (proxy.data_addr(), proxy.admin_addr());
+    if as_json {
+        print_json(&json!({
+            "listening": format!("http://{data}"), "admin": format!("http://{admin}")
+        }))?;
+    } else {
+        println!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
+    }
+    proxy.run(stop_signal())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The configured policy, ready to decide.
+pub fn prepare(config: &Config, engine: &Engine) -> Result<Prepared> {
+    let policy = Named::parse(&config.policy.r#use, &config.base)?;
+    let text = serde_json::to_string(&config.policy.config)
+        .context("policy.config has no JSON form")?;
+    load_pinned(engine, &policy, &text, config.policy_limits(), &config.policy.sha256)
+}
+
+fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
+    let engine = Engine::new()?;
+    let prepared = prepare(config, &engine)?;
+    Ok(Arc::new(Slot::new(core.clone(), engine, Arc::new(prepared))))
+}
+
+/// Differs between starts; only makes request ids that clients did not bring.
+fn nonce() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let nanos = now.map_or(0, |now| now.subsec_nanos());
+    u64::from(std::process::id()) << 32 | u64::from(nanos)
+}

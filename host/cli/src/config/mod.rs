@@ -1,0 +1,296 @@
+//! `pointsman.toml`.
+
+mod settings;
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The whole file. Unknown keys are refused with line and column.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    #[serde(default)]
+    pub listen: Listen,
+    #[serde(default)]
+    pub admin: Admin,
+    #[serde(default)]
+    pub policy: Policy,
+    #[serde(default)]
+    pub session: Session,
+    #[serde(default)]
+    pub bindings: Bindings,
+    #[serde(default)]
+    pub limits: Limits,
+    #[serde(default)]
+    pub retry: Retry,
+    #[serde(rename = "pool")]
+    pub pools: Vec<Pool>,
+    /// the folder of the file: paths in it are relative to that
+    #[serde(skip)]
+    pub base: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    pub address: SocketAddr,
+    /// worker threads, 0 = one per core
+    pub threads: usize,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Listen {
+            address: SocketAddr::from(([127, 0, 0, 1], 8080)),
+            threads: 0,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Admin {
+    pub address: SocketAddr,
+    /// without it the admin API is off; /metrics and /healthz need none
+    pub token_file: Option<PathBuf>,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Admin {
+            address: SocketAddr::from(([127, 0, 0, 1], 8081)),
+            token_file: None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// a built-in name or the path of a .wasm
+    pub r#use: String,
+    /// of the .wasm; empty = any
+    pub sha256: String,
+    pub config: toml::Table,
+    /// of one decision, 1 to 10,000
+    pub time_limit_ms: u64,
+    /// 1 to 4096
+    pub memory_limit_mb: u64,
+    pub fallback: Fallback,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        let limits = pointsman_runtime::Limits::default();
+        Policy {
+            r#use: "session-affinity".to_owned(),
+            sha256: String::new(),
+            config: toml::Table::new(),
+            time_limit_ms: limits.time_ms,
+            memory_limit_mb: limits.memory_mb,
+            fallback: Fallback::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fallback {
+    #[default]
+    LeastLoad,
+    Reject,
+}
+
+/// How a request's identities are found. A list that is given replaces the default one.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Session {
+    pub headers: Option<Vec<String>>,
+    pub parent_headers: Option<Vec<String>>,
+    pub final_headers: Option<Vec<String>>,
+    /// JSON pointers, after the headers
+    pub body: Option<Vec<String>>,
+    pub cookies: Option<Vec<String>>,
+    /// sent on to the engines
+    pub forward: Option<Vec<String>>,
+    /// the header in which a client may name its target; "" = it may not
+    pub explicit_header: Option<String>,
+    /// whether `x-pointsman-explain: 1` is answered
+    pub explain: Option<bool>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bindings {
+    /// 1 to 100,000,000
+    pub max: usize,
+    #[serde(with = "humantime_serde")]
+    pub ttl: Duration,
+    pub when_full: WhenFull,
+}
+
+impl Default for Bindings {
+    fn default() -> Self {
+        let limits = pointsman_core::Limits::default();
+        Bindings {
+            max: limits.max,
+            ttl: Duration::from_millis(limits.ttl_ms),
+            when_full: WhenFull::default(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenFull {
+    #[default]
+    Place,
+    Reject,
+}
+
+/// Bounds of the data plane; what is not given keeps the proxy's default.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// of a JSON body that is read for identity and estimate, in bytes; larger ones pass uninspected
+    pub inspect_bytes: Option<usize>,
+    /// of a request's header section, in bytes
+    pub header_bytes: Option<usize>,
+    /// requests in flight on one thread; more get 503 at once
+    pub requests_per_thread: Option<usize>,
+    #[serde(with = "humantime_serde")]
+    pub connect: Option<Duration>,
+    /// until the engine's response head; "0s" = none
+    #[serde(with = "humantime_serde")]
+    pub first_byte: Option<Duration>,
+    /// between two pieces of a response; "0s" = none
+    #[serde(with = "humantime_serde")]
+    pub idle: Option<Duration>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Retry {
+    /// of one request, the first among them, 1 to 16
+    pub attempts: u32,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry { attempts: 3 }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pool {
+    pub name: String,
+    #[serde(default)]
+    pub role: Role,
+    #[serde(default)]
+    pub dialect: Dialect,
+    pub endpoints: Vec<Endpoint>,
+    /// without it an endpoint counts as healthy until its breaker says otherwise
+    pub health: Option<Health>,
+    #[serde(default)]
+    pub breaker: Breaker,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    #[default]
+    Serve,
+    Prefill,
+    Decode,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Dialect {
+    Vllm,
+    Sglang,
+    Atom,
+    #[default]
+    Openai,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    pub name: String,
+    pub url: String,
+    /// 1 to 1024
+    #[serde(default = "one")]
+    pub ranks: u32,
+    /// none: it serves every model
+    pub models: Option<Vec<String>>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Health {
+    pub path: String,
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    #[serde(with = "humantime_serde")]
+    pub timeout: Duration,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Health {
+            path: "/health".to_owned(),
+            interval: Duration::from_secs(2),
+            timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Breaker {
+    /// in a row, 0 = off
+    pub failures: u32,
+    /// until it is tried again; doubles
+    #[serde(with = "humantime_serde")]
+    pub cooldown: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Breaker {
+            failures: 5,
+            cooldown: Duration::from_secs(5),
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks a file. Errors name line and column, or the key with what was wanted of it.
+    pub fn read(path: &Path) -> Result<Config> {
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+        let base = path.parent().unwrap_or(Path::new("")).to_owned();
+        Config::parse(&text, base)
+            .with_context(|| format!("the configuration {} cannot be used", path.display()))
+    }
+
+    /// The same, of a text.
+    pub fn parse(text: &str, base: PathBuf) -> Result<Config> {
+        let mut config: Config = toml::from_str(text)?;
+        config.base = base;
+        config.check()?;
+        Ok(config)
+    }
+}

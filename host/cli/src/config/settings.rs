@@ -1,0 +1,228 @@
+//! From the file to the parts: checks what a type cannot say, and fills the proxy's settings.
+
+use super::{Config, Dialect, Fallback, Pool, Role, WhenFull};
+use anyhow::{Result, bail, ensure};
+use pointsman_proxy as proxy;
+use std::collections::HashSet;
+use std::time::Duration;
+
+impl Config {
+    /// Values that are impossible, each with the key, what was wanted and what was found.
+    pub(super) fn check(&self) -> Result<()> {
+        let policy = &self.policy;
+        range("policy.time_limit_ms", policy.time_limit_ms, 1, 10_000)?;
+        range("policy.memory_limit_mb", policy.memory_limit_mb, 1, 4096)?;
+        range("bindings.max", self.bindings.max as u64, 1, 100_000_000)?;
+        range("retry.attempts", u64::from(self.retry.attempts), 1, 16)?;
+        range("listen.threads", self.listen.threads as u64, 0, 1024)?;
+        ensure!(
+            !self.bindings.ttl.is_zero(),
+            "bindings.ttl = \"0s\": wanted a duration above zero, for example \"1h\""
+        );
+        ensure!(
+            !self.pools.is_empty(),
+            "no [[pool]]: wanted at least one, with the engines to route to"
+        );
+        ensure!(
+            self.listen.address != self.admin.address || self.listen.address.port() == 0,
+            "listen.address and admin.address are both {}: the admin side needs its own",
+            self.listen.address
+        );
+        let mut pools = HashSet::new();
+        let mut endpoints = HashSet::new();
+        for (pool, at) in self.pools.iter().zip(0..) {
+            ensure!(
+                pools.insert(&pool.name),
+                "pool[{at}].name = {:?}: there is another pool of this name",
+                pool.name
+            );
+            pool.check(at, &mut endpoints)?;
+        }
+        ensure!(
+            self.pools.iter().any(|pool| pool.role == Role::Serve),
+            "no pool with role = \"serve\": prefill and decode pools alone are not served yet"
+        );
+        Ok(())
+    }
+
+    /// For the data plane. `nonce` tells this start from every other one.
+    pub fn settings(&self, nonce: u64) -> proxy::Settings {
+        let defaults = proxy::Settings::default();
+        proxy::Settings {
+            listen: self.listen.address,
+            admin: self.admin.address,
+            threads: self.listen.threads,
+            session: self.identity(),
+            explicit_header: match &self.session.explicit_header {
+                None => defaults.explicit_header.clone(),
+                Some(name) => (!name.is_empty()).then(|| name.clone()),
+            },
+            explain: self.session.explain.unwrap_or(defaults.explain),
+            pools: self.pools.iter().map(Pool::settings).collect(),
+            fallback: match self.policy.fallback {
+                Fallback::LeastLoad => pointsman_core::Fallback::LeastLoad,
+                Fallback::Reject => pointsman_core::Fallback::Reject,
+            },
+            attempts: self.retry.attempts,
+            limits: self.proxy_limits(),
+            timeouts: self.timeouts(),
+            nonce,
+            ..defaults
+        }
+    }
+
+    /// For the affinity table.
+    pub fn table(&self) -> pointsman_core::Limits {
+        pointsman_core::Limits {
+            max: self.bindings.max,
+            ttl_ms: millis(self.bindings.ttl),
+            when_full: match self.bindings.when_full {
+                WhenFull::Place => pointsman_core::WhenFull::PlaceUnbound,
+                WhenFull::Reject => pointsman_core::WhenFull::Reject,
+            },
+        }
+    }
+
+    /// For the policy's calls.
+    pub fn policy_limits(&self) -> pointsman_runtime::Limits {
+        pointsman_runtime::Limits {
+            time_ms: self.policy.time_limit_ms,
+            memory_mb: self.policy.memory_limit_mb,
+        }
+    }
+
+    fn identity(&self) -> proxy::Session {
+        let given = &self.session;
+        let defaults = proxy::Session::default();
+        let lists = match (&given.headers, &given.parent_headers) {
+            (None, None) => defaults.clone(),
+            (headers, parents) => {
+                let all = |list: fn(&proxy::Harness) -> &Vec<String>| {
+                    let mut names: Vec<String> =
+                        defaults.harnesses.iter().flat_map(list).cloned().collect();
+                    let mut seen = HashSet::new();
+                    names.retain(|name| seen.insert(name.clone()));
+                    names
+                };
+                proxy::Session::lists(
+                    headers.clone().unwrap_or_else(|| all(|h| &h.session)),
+                    parents.clone().unwrap_or_else(|| all(|h| &h.parent)),
+                )
+            }
+        };
+        proxy::Session {
+            final_headers: given.final_headers.clone().unwrap_or(defaults.final_headers),
+            cookies: given.cookies.clone().unwrap_or(defaults.cookies),
+            body: given.body.clone().unwrap_or(defaults.body),
+            forward: given.forward.clone().or(defaults.forward),
+            ..lists
+        }
+    }
+
+    fn proxy_limits(&self) -> proxy::Limits {
+        let defaults = proxy::Limits::default();
+        let given = &self.limits;
+        proxy::Limits {
+            inspect_bytes: given.inspect_bytes.unwrap_or(defaults.inspect_bytes),
+            header_bytes: given.header_bytes.unwrap_or(defaults.header_bytes),
+            requests: given.requests_per_thread.unwrap_or(defaults.requests),
+            ..defaults
+        }
+    }
+
+    fn timeouts(&self) -> proxy::Timeouts {
+        let defaults = proxy::Timeouts::default();
+        let given = &self.limits;
+        proxy::Timeouts {
+            connect: given.connect.unwrap_or(defaults.connect),
+            first_byte: given.first_byte.unwrap_or(defaults.first_byte),
+            idle_stream: given.idle.unwrap_or(defaults.idle_stream),
+            ..defaults
+        }
+    }
+}
+
+impl Pool {
+    fn check<'a>(&'a self, at: usize, seen: &mut HashSet<&'a String>) -> Result<()> {
+        ensure!(
+            !self.endpoints.is_empty(),
+            "pool[{at}].endpoints is empty: wanted at least one engine"
+        );
+        for (endpoint, n) in self.endpoints.iter().zip(0..) {
+            let key = format!("pool[{at}].endpoints[{n}]");
+            let name = &endpoint.name;
+            ensure!(
+                !name.is_empty() && !name.contains('/') && name.chars().all(|c| c.is_ascii_graphic()),
+                "{key}.name = {name:?}: wanted visible ASCII without \"/\", which separates the rank"
+            );
+            ensure!(
+                seen.insert(name),
+                "{key}.name = {name:?}: there is another endpoint of this name"
+            );
+            range(&format!("{key}.ranks"), u64::from(endpoint.ranks), 1, 1024)?;
+            if endpoint.models.as_ref().is_some_and(Vec::is_empty) {
+                bail!("{key}.models is empty: leave it out for an endpoint that serves every model");
+            }
+        }
+        if let Some(health) = &self.health {
+            ensure!(
+                health.path.starts_with('/'),
+                "pool[{at}].health.path = {:?}: wanted a path that starts with \"/\"",
+                health.path
+            );
+            ensure!(
+                !health.interval.is_zero() && !health.timeout.is_zero(),
+                "pool[{at}].health: interval and timeout must be above zero"
+            );
+        }
+        Ok(())
+    }
+
+    fn settings(&self) -> proxy::Pool {
+        proxy::Pool {
+            name: self.name.clone(),
+            role: match self.role {
+                Role::Serve => pointsman_core::Phase::Serve,
+                Role::Prefill => pointsman_core::Phase::Prefill,
+                Role::Decode => pointsman_core::Phase::Decode,
+            },
+            dialect: match self.dialect {
+                Dialect::Vllm => proxy::Dialect::Vllm,
+                Dialect::Sglang => proxy::Dialect::Sglang,
+                Dialect::Atom => proxy::Dialect::Atom,
+                Dialect::Openai => proxy::Dialect::OpenAi,
+            },
+            endpoints: (self.endpoints.iter())
+                .map(|endpoint| proxy::Endpoint {
+                    name: endpoint.name.clone(),
+                    url: endpoint.url.clone(),
+                    ranks: endpoint.ranks,
+                    models: endpoint.models.clone(),
+                    labels: endpoint.labels.clone().into_iter().collect(),
+                })
+                .collect(),
+            health: self.health.as_ref().map(|health| proxy::Health {
+                path: health.path.clone(),
+                interval: health.interval,
+                timeout: health.timeout,
+                ..proxy::Health::default()
+            }),
+            breaker: proxy::Breaker {
+                failures: self.breaker.failures,
+                cooldown: self.breaker.cooldown,
+            },
+        }
+    }
+}
+
+fn range(key: &str, found: u64, low: u64, high: u64) -> Result<()> {
+    ensure!(
+        (low..=high).contains(&found),
+        "{key} = {found}: wanted {low} to {high}"
+    );
+    Ok(())
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,155 @@
+//! Where policies come from: built into the binary, or a `.wasm` file.
+
+use anyhow::{Context, Result, bail};
+use pointsman_core::{Core, Policy, Router};
+use pointsman_runtime::{Engine, Instance, Limits, Prepared};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A policy that the binary carries.
+#[derive(Clone, Copy, Debug)]
+pub struct BuiltIn {
+    pub name: &'static str,
+    pub about: &'static str,
+    pub wasm: &'static [u8],
+    /// the same code, linked natively
+    pub native: fn(&str) -> Result<(Policy, Box<dyn Router>), String>,
+}
+
+#[cfg(feature = "policies")]
+macro_rules! built_in {
+    ($name:literal, $policy:ty, $about:literal) => {
+        BuiltIn {
+            name: $name,
+            about: $about,
+            wasm: include_bytes!(concat!(env!("POINTSMAN_POLICIES"), "/", $name, ".wasm")),
+            native: |config| {
+                let native = pointsman_sdk::native::Native::<$policy>::new(config)?;
+                Ok((native.policy(), Box::new(native)))
+            },
+        }
+    };
+}
+
+/// The policies that the binary carries.
+#[cfg(feature = "policies")]
+pub const BUILT_IN: &[BuiltIn] = &[
+    built_in!(
+        "least-tokens",
+        pointsman_least_tokens::LeastTokens,
+        "the target with the fewest outstanding tokens, whatever the session"
+    ),
+    built_in!(
+        "session-affinity",
+        pointsman_session_affinity::SessionAffinity,
+        "a session stays on the rank that holds its cache"
+    ),
+    built_in!(
+        "parent-affinity",
+        pointsman_parent_affinity::ParentAffinity,
+        "and a subagent starts where its siblings are, under a load guard"
+    ),
+    built_in!(
+        "conversation-round-robin",
+        pointsman_conversation_round_robin::ConversationRoundRobin,
+        "first turns in turn, later ones on their rank, under a cap"
+    ),
+];
+
+/// Built without policies.
+#[cfg(not(feature = "policies"))]
+pub const BUILT_IN: &[BuiltIn] = &[];
+
+/// The policy of a name.
+pub fn built_in(name: &str) -> Option<&'static BuiltIn> {
+    BUILT_IN.iter().find(|policy| policy.name == name)
+}
+
+/// What a user may write where a policy is wanted.
+#[derive(Clone, Debug)]
+pub enum Named {
+    BuiltIn(&'static BuiltIn),
+    File(PathBuf),
+}
+
+impl Named {
+    /// A built-in name, or the path of a `.wasm`, relative to `base`.
+    pub fn parse(text: &str, base: &Path) -> Result<Named> {
+        if let Some(policy) = built_in(text) {
+            return Ok(Named::BuiltIn(policy));
+        }
+        let path = base.join(text);
+        if path.extension().is_some_and(|e| e == "wasm") || path.is_file() {
+            return Ok(Named::File(path));
+        }
+        let names: Vec<&str> = BUILT_IN.iter().map(|policy| policy.name).collect();
+        bail!(
+            "policy {text:?}: wanted the path of a .wasm file or one of {}",
+            names.join(", ")
+        );
+    }
+
+    /// Its bytes.
+    pub fn wasm(&self) -> Result<Cow<'static, [u8]>> {
+        match self {
+            Named::BuiltIn(policy) => Ok(Cow::Borrowed(policy.wasm)),
+            Named::File(path) => std::fs::read(path)
+                .map(Cow::Owned)
+                .with_context(|| format!("cannot read the policy {}", path.display())),
+        }
+    }
+}
+
+impl std::fmt::Display for Named {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Named::BuiltIn(policy) => f.write_str(policy.name),
+            Named::File(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// SHA-256 in hexadecimal.
+pub fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Loads and configures a policy; an error says which one, at which stage, and why.
+pub fn load(engine: &Engine, policy: &Named, config: &str, limits: Limits) -> Result<Prepared> {
+    load_pinned(engine, policy, config, limits, "")
+}
+
+/// The same, of a file whose SHA-256 must be `pin` (empty: any).
+pub fn load_pinned(
+    engine: &Engine,
+    policy: &Named,
+    config: &str,
+    limits: Limits,
+    pin: &str,
+) -> Result<Prepared> {
+    let wasm = policy.wasm()?;
+    if !pin.is_empty() {
+        let found = digest(&wasm);
+        if !found.eq_ignore_ascii_case(pin) {
+            bail!(
+                "the policy {policy} is not the one that was pinned: wanted sha256 {pin}, found {found}"
+            );
+        }
+    }
+    engine
+        .load(&wasm, config, limits)
+        .map_err(|e| anyhow::Error::msg(e.to_string()).context(format!("stage {}", e.stage().as_str())))
+        .with_context(|| format!("the policy {policy} cannot be used"))
+}
+
+/// A policy and a router of it for this thread.
+pub fn router(core: &Arc<Core>, prepared: Arc<Prepared>) -> (Policy, Box<dyn Router>) {
+    let policy = prepared.policy().clone();
+    let instance = Instance::new(prepared, core.cells(&policy.name));
+    (policy, Box::new(instance))
+}

@@ -1,0 +1,60 @@
+use std::io;
+use std::net::SocketAddr;
+use thiserror::Error;
+
+/// Why the proxy does not start, or stopped. What a single request meets is an answer to its client.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// the address is taken, or not of this machine
+    #[error("cannot listen on {address} ({what}): {source}")]
+    Listen {
+        /// the setting: `listen` or `admin`
+        what: &'static str,
+        /// as configured
+        address: SocketAddr,
+        /// the system's word
+        source: io::Error,
+    },
+    /// an endpoint that cannot be asked
+    #[error("endpoint {endpoint:?}: the url {url:?} {problem}")]
+    Url {
+        /// its name
+        endpoint: String,
+        /// as configured
+        url: String,
+        /// what is wrong, and what would be right
+        problem: &'static str,
+    },
+    /// two endpoints would share the names of their targets
+    #[error("endpoint {0:?} is configured twice: give each endpoint a name of its own")]
+    Twice(String),
+    /// an endpoint without a name, or with one that could not be told from a target's
+    #[error("endpoint {0:?}: a name is one or more characters without '/'")]
+    Name(String),
+    /// an endpoint without ranks
+    #[error("endpoint {0:?} has 0 ranks: an engine has at least 1")]
+    NoRanks(String),
+    /// a header that no request can carry
+    #[error("{setting}: {name:?} is not a header name")]
+    HeaderName {
+        /// where it stands
+        setting: &'static str,
+        /// as configured
+        name: String,
+    },
+    /// a JSON pointer that does not begin with '/'
+    #[error("session.body: {0:?} is not a JSON pointer: it begins with '/', as in \"/metadata/session\"")]
+    Pointer(String),
+    /// the system gave no thread or runtime
+    #[error("cannot start {what}: {source}")]
+    Thread {
+        /// which
+        what: String,
+        /// the system's word
+        source: io::Error,
+    },
+    /// a thread ended before it was told to
+    #[error("{0} stopped unexpectedly; its log says why")]
+    Died(String),
+}

@@ -1,0 +1,302 @@
+//! Paths, heads, and what a request becomes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Incoming;
+use serde::Serialize;
+
+use crate::config::EngineConfig;
+use crate::engine::{Engine, Generation};
+use crate::fault::{Fault, FaultMode, FaultSwitch};
+use crate::openai::{Answer, Api, ApiError, Call, ModelList};
+use crate::stats::EngineStats;
+use crate::stream::{AfterFirst, Cut, EngineBody, Tear, TokenStream};
+
+/// Request header: the rank that shall serve it.
+pub const DP_RANK_HEADER: &str = "x-data-parallel-rank";
+/// Response header of every completion: the rank that really serves it.
+pub const ENGINE_RANK_HEADER: &str = "x-engine-rank";
+/// Response header of every response: the engine's name.
+pub const ENGINE_NAME_HEADER: &str = "x-engine-name";
+/// Request header that comes back on the response.
+pub const REQUEST_ID_HEADER: &str = "x-request-id";
+
+/// One engine behind HTTP.
+#[derive(Debug)]
+pub(crate) struct App {
+    config: EngineConfig,
+    name: HeaderValue,
+    engine: Arc<Engine>,
+    faults: FaultSwitch,
+}
+
+/// `Err`: the connection is closed without an answer.
+type Outcome = Result<Response<EngineBody>, Cut>;
+
+/// What a path leads to.
+#[derive(Debug, Clone, Copy)]
+enum Endpoint {
+    Completion(Api),
+    Models,
+    Health,
+    Metrics,
+    Stats,
+    Reset,
+    Fault,
+}
+
+impl Endpoint {
+    fn of(path: &str) -> Option<(Method, Self)> {
+        Some(match path {
+            "/v1/chat/completions" => (Method::POST, Self::Completion(Api::Chat)),
+            "/v1/completions" => (Method::POST, Self::Completion(Api::Text)),
+            "/v1/models" => (Method::GET, Self::Models),
+            "/health" => (Method::GET, Self::Health),
+            "/metrics" => (Method::GET, Self::Metrics),
+            "/stats" => (Method::GET, Self::Stats),
+            "/reset" => (Method::POST, Self::Reset),
+            "/fault" => (Method::POST, Self::Fault),
+            _ => return None,
+        })
+    }
+}
+
+impl App {
+    pub(crate) fn new(config: EngineConfig, name: HeaderValue, engine: Arc<Engine>) -> Self {
+        Self {
+            config,
+            name,
+            engine,
+            faults: FaultSwitch::default(),
+        }
+    }
+
+    /// Answers one request.
+    pub(crate) async fn handle(&self, request: Request<Incoming>) -> Outcome {
+        let request_id = request.headers().get(REQUEST_ID_HEADER).cloned();
+        let mut response = match self.dispatch(request).await {
+            Ok(response) => response,
+            Err(Failure::Answer(error)) => refusal(&error),
+            Err(Failure::Cut(cut)) => return Err(cut),
+        };
+        let headers = response.headers_mut();
+        headers.insert(ENGINE_NAME_HEADER, self.name.clone());
+        if let Some(id) = request_id {
+            headers.insert(REQUEST_ID_HEADER, id);
+        }
+        Ok(response)
+    }
+
+    async fn dispatch(&self, request: Request<Incoming>) -> Result<Response<EngineBody>, Failure> {
+        let path = request.uri().path();
+        let Some((method, endpoint)) = Endpoint::of(path) else {
+            let message = format!("no such path: {path}");
+            return Err(ApiError::new(StatusCode::NOT_FOUND, message).into());
+        };
+        if request.method() != method {
+            let message = format!("{path} wants {method}, found {}", request.method());
+            let mut response = refusal(&ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message));
+            if let Ok(allow) = HeaderValue::from_str(method.as_str()) {
+                response.headers_mut().insert(ALLOW, allow);
+            }
+            return Ok(response);
+        }
+        match endpoint {
+            Endpoint::Completion(api) => self.complete(api, request).await,
+            Endpoint::Models => Ok(json(&ModelList::new(
+                &self.config.model,
+                self.config.preset.max_context(),
+            ))),
+            Endpoint::Health => Ok(plain(Bytes::new(), "text/plain")),
+            Endpoint::Metrics => {
+                let text = self.stats().to_prometheus();
+                Ok(plain(
+                    text.into(),
+                    "text/plain; version=0.0.4; charset=utf-8",
+                ))
+            }
+            Endpoint::Stats => Ok(json(&self.stats())),
+            Endpoint::Reset => {
+                self.engine.reset().await;
+                Ok(json(&self.stats()))
+            }
+            Endpoint::Fault => {
+                let body = self.read(request.into_body()).await?;
+                let fault: Fault = serde_json::from_slice(&body).map_err(|e| {
+                    ApiError::new(
+                        StatusCode::BAD_REQUEST,
+                        format!("the body is not a fault: {e}"),
+                    )
+                })?;
+                self.faults.set(fault);
+                Ok(json(&fault))
+            }
+        }
+    }
+
+    fn stats(&self) -> EngineStats {
+        EngineStats {
+            name: self.config.name.clone(),
+            faults_total: self.faults.happened(),
+            ranks: self.engine.stats(),
+        }
+    }
+
+    /// One completion: read, check, misbehave if told to, queue, answer.
+    async fn complete(
+        &self,
+        api: Api,
+        request: Request<Incoming>,
+    ) -> Result<Response<EngineBody>, Failure> {
+        let (head, body) = request.into_parts();
+        let body = self.read(body).await?;
+        let call = Call::parse(api, &head.headers, &body, self.config.ranks)?;
+        drop(body);
+        let fault = self.faults.take();
+        before_head(fault).await?;
+
+        let generation = self
+            .engine
+            .submit(call.rank, &call.prompt, call.output_tokens)?;
+        let model = call.model.unwrap_or_else(|| self.config.model.clone());
+        let answer = Answer::new(api, generation.id, model, call.include_usage);
+        let rank = generation.rank();
+        let mut response = if call.stream {
+            stream(generation, answer, fault.mode)
+        } else {
+            whole(generation, answer, fault.mode).await?
+        };
+        response
+            .headers_mut()
+            .insert(ENGINE_RANK_HEADER, HeaderValue::from(rank));
+        Ok(response)
+    }
+
+    async fn read(&self, body: Incoming) -> Result<Bytes, ApiError> {
+        let limit = self.config.max_body_bytes;
+        let too_large = || {
+            let message = format!("the body may have {limit} bytes; send a shorter prompt");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        if body.size_hint().lower() > limit as u64 {
+            return Err(too_large());
+        }
+        match Limited::new(body, limit).collect().await {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(e) if e.is::<LengthLimitError>() => Err(too_large()),
+            Err(e) => {
+                let message = format!("the body broke off: {e}");
+                Err(ApiError::new(StatusCode::BAD_REQUEST, message))
+            }
+        }
+    }
+}
+
+/// Why there is no completion.
+enum Failure {
+    Answer(ApiError),
+    Cut(Cut),
+}
+
+impl<E: Into<ApiError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Answer(error.into())
+    }
+}
+
+/// The faults that show before the response's head.
+async fn before_head(fault: Fault) -> Result<(), Failure> {
+    let status = match fault.mode {
+        FaultMode::None | FaultMode::ResetMidStream | FaultMode::SseError => return Ok(()),
+        FaultMode::HangBeforeHead => return std::future::pending().await,
+        FaultMode::ResetBeforeHead => return Err(Failure::Cut(Cut)),
+        FaultMode::Error500 => StatusCode::INTERNAL_SERVER_ERROR,
+        FaultMode::Error503 => StatusCode::SERVICE_UNAVAILABLE,
+        FaultMode::Error429 => StatusCode::TOO_MANY_REQUESTS,
+    };
+    let message = format!("injected fault: {}", status.as_u16());
+    Err(ApiError {
+        retry_after: fault.retry_after,
+        ..ApiError::new(status, message)
+    }
+    .into())
+}
+
+/// The head goes out at once, as vLLM's does; the first byte of the body is the first token.
+fn stream(generation: Generation, answer: Answer, fault: FaultMode) -> Response<EngineBody> {
+    let after_first = match fault {
+        FaultMode::ResetMidStream => AfterFirst::Cut,
+        FaultMode::SseError => AfterFirst::ErrorEvent,
+        _ => AfterFirst::Tokens,
+    };
+    let stream = TokenStream::new(generation, answer, after_first);
+    let mut response = Response::new(EngineBody::Stream(Box::new(stream)));
+    let headers = response.headers_mut();
+    set(headers, CONTENT_TYPE, "text/event-stream; charset=utf-8");
+    set(headers, CACHE_CONTROL, "no-cache");
+    response
+}
+
+async fn whole(
+    mut generation: Generation,
+    answer: Answer,
+    fault: FaultMode,
+) -> Result<Response<EngineBody>, ApiError> {
+    let mut text = String::new();
+    loop {
+        let Some(word) = generation.word().await else {
+            let message = "the engine is going down";
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+        };
+        text += word.text;
+        if word.last {
+            break;
+        }
+    }
+    let body = answer.whole(&text, &generation);
+    match fault {
+        FaultMode::SseError => {
+            let status = StatusCode::INTERNAL_SERVER_ERROR;
+            Err(ApiError::new(status, "injected fault: sse-error"))
+        }
+        FaultMode::ResetMidStream => {
+            let half = body.slice(..body.len() / 2);
+            let mut response = plain(Bytes::new(), "application/json");
+            *response.body_mut() = EngineBody::Torn(half, Tear::Flush);
+            Ok(response)
+        }
+        _ => Ok(plain(body, "application/json")),
+    }
+}
+
+fn refusal(error: &ApiError) -> Response<EngineBody> {
+    let mut response = plain(error.to_json().into(), "application/json");
+    *response.status_mut() = error.status;
+    if let Some(seconds) = error.retry_after {
+        response
+            .headers_mut()
+            .insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    response
+}
+
+fn json(body: &impl Serialize) -> Response<EngineBody> {
+    // Our own types, with string keys: cannot fail.
+    let body = serde_json::to_vec(body).unwrap_or_default();
+    plain(body.into(), "application/json")
+}
+
+fn plain(body: Bytes, content_type: &'static str) -> Response<EngineBody> {
+    let mut response = Response::new(EngineBody::Whole(body));
+    set(response.headers_mut(), CONTENT_TYPE, content_type);
+    response
+}
+
+fn set(headers: &mut HeaderMap, name: HeaderName, value: &'static str) {
+    headers.insert(name, HeaderValue::from_static(value));
+}

@@ -1,0 +1,152 @@
+//! A policy's warm instance: one per worker thread.
+
+use crate::bindings::Router as Guest;
+use crate::bindings::exports::pointsman::policy::policy::Description;
+use crate::convert;
+use crate::engine::TICK_MS;
+use crate::host::State;
+use crate::load::Prepared;
+use crate::trap;
+use pointsman_core::{Ask, Cells, Decision, Failure, Router};
+use std::rc::Rc;
+use std::sync::Arc;
+use wasmtime::Store;
+
+/// Configuring happens off the request path and may take longer than a decision.
+const CONFIGURE_MS: u64 = 1000;
+
+/// What a policy may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// of one decision, in ms, at least 1; ends up to 2 ms late
+    pub time_ms: u64,
+    /// linear memory, in MiB, at least 1
+    pub memory_mb: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            time_ms: 10,
+            memory_mb: 16,
+        }
+    }
+}
+
+impl Limits {
+    fn memory_bytes(self) -> usize {
+        usize::try_from(self.memory_mb.saturating_mul(1 << 20)).unwrap_or(usize::MAX)
+    }
+}
+
+/// A configured instance in its store.
+pub(crate) struct Live {
+    store: Store<State>,
+    guest: Guest,
+}
+
+/// Why an instance did not come up.
+pub(crate) enum StartError {
+    /// it trapped, or exceeded a limit
+    Failed(Failure),
+    /// it refuses the configuration
+    Refused(String),
+}
+
+impl Live {
+    /// Instantiates and configures.
+    pub(crate) fn start(
+        prepared: &Prepared,
+        cells: Arc<Cells>,
+    ) -> Result<(Live, Description), StartError> {
+        let limits = prepared.limits;
+        let state = State::new(&prepared.policy.name, cells, limits.memory_bytes());
+        let mut store = Store::new(prepared.pre.engine(), state);
+        store.limiter(|state| &mut state.memory);
+        store.set_epoch_deadline(CONFIGURE_MS / TICK_MS + 1);
+        let guest = match prepared.pre.instantiate(&mut store) {
+            Ok(guest) => guest,
+            Err(e) => {
+                let failure = trap::classify(&e, &store, limits, CONFIGURE_MS);
+                return Err(StartError::Failed(failure));
+            }
+        };
+        let policy = guest.pointsman_policy_policy();
+        match policy.call_configure(&mut store, &prepared.config) {
+            Ok(Ok(description)) => Ok((Live { store, guest }, description)),
+            Ok(Err(refusal)) => Err(StartError::Refused(refusal)),
+            Err(e) => {
+                let failure = trap::classify(&e, &store, limits, CONFIGURE_MS);
+                Err(StartError::Failed(failure))
+            }
+        }
+    }
+
+    fn route(&mut self, ask: &Rc<Ask>, limits: Limits) -> Result<Decision, Failure> {
+        self.store.data_mut().put(Some(ask.clone()));
+        // The current tick is partly over: one more, so that the limit is never cut short.
+        self.store.set_epoch_deadline(limits.time_ms / TICK_MS + 1);
+        let request = convert::request(ask.request());
+        let policy = self.guest.pointsman_policy_policy();
+        let answer = policy.call_route(&mut self.store, request);
+        self.store.data_mut().put(None);
+        match answer {
+            Ok(decision) => Ok(convert::decision(decision)),
+            Err(e) => Err(trap::classify(&e, &self.store, limits, limits.time_ms)),
+        }
+    }
+}
+
+/// See the module. After a failure the next question meets a fresh instance.
+pub struct Instance {
+    prepared: Arc<Prepared>,
+    cells: Arc<Cells>,
+    live: Option<Live>,
+}
+
+impl std::fmt::Debug for Instance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Instance").finish_non_exhaustive()
+    }
+}
+
+impl Instance {
+    /// An instance that starts with its first question, or with [`Instance::warm`].
+    pub fn new(prepared: Arc<Prepared>, cells: Arc<Cells>) -> Instance {
+        Instance {
+            prepared,
+            cells,
+            live: None,
+        }
+    }
+
+    /// Starts now, so that no request pays for it.
+    ///
+    /// # Errors
+    /// If it traps, exceeds a limit or refuses its configuration.
+    pub fn warm(&mut self) -> Result<(), Failure> {
+        if self.live.is_none() {
+            let (live, _) =
+                Live::start(&self.prepared, self.cells.clone()).map_err(|e| match e {
+                    StartError::Failed(failure) => Failure::Start(failure.to_string()),
+                    StartError::Refused(refusal) => Failure::Start(refusal),
+                })?;
+            self.live = Some(live);
+        }
+        Ok(())
+    }
+}
+
+impl Router for Instance {
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
+        self.warm()?;
+        let Some(live) = &mut self.live else {
+            return Err(Failure::Start("no instance".to_owned()));
+        };
+        let answer = live.route(ask, self.prepared.limits);
+        if answer.is_err() {
+            self.live = None;
+        }
+        answer
+    }
+}

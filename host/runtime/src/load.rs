@@ -1,0 +1,221 @@
+//! From bytes to a policy that can decide, in stages; a failure names its stage, cause and remedy.
+
+use crate::bindings::RouterPre;
+use crate::bindings::exports::pointsman::policy::policy::Description;
+use crate::contract::{self, Mismatch};
+use crate::convert;
+use crate::engine::Engine;
+use crate::host::State;
+use crate::instance::{Limits, Live, StartError};
+use pointsman_core::{Cells, Failure, Policy};
+use std::sync::Arc;
+use thiserror::Error;
+use wasmtime::component::Component;
+
+/// A `.wasm` beyond this is refused unread, in bytes. Python policies are about 20 MB.
+const MAX_WASM: usize = 64 << 20;
+/// Reasons are numbered in a byte.
+const MAX_REASONS: usize = 256;
+/// Of a reason or a name, in bytes: they become metric labels.
+const MAX_WORD: usize = 64;
+
+/// How far a policy came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// reading it as a component
+    Parse,
+    /// world and version
+    Contract,
+    /// machine code
+    Compile,
+    /// linking its imports
+    Link,
+    /// instantiation and `configure`
+    Configure,
+    /// what it says of itself
+    Description,
+}
+
+impl Stage {
+    /// A word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Stage::Parse => "parse",
+            Stage::Contract => "contract",
+            Stage::Compile => "compile",
+            Stage::Link => "link",
+            Stage::Configure => "configure",
+            Stage::Description => "description",
+        }
+    }
+}
+
+/// Why a policy cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// too large
+    #[error("{0} bytes are too many for a policy: at most {MAX_WASM}")]
+    TooLarge(usize),
+    /// not WebAssembly
+    #[error("this is not WebAssembly: wanted a component (`\\0asm` at the start), found {0}")]
+    NotWasm(String),
+    /// a module
+    #[error(
+        "this is a core WebAssembly module, a policy is a component: make it one with `pointsman policy build`"
+    )]
+    CoreModule,
+    /// not valid
+    #[error("this is not a valid component: {0}")]
+    Invalid(String),
+    /// not this contract
+    #[error("this component does not fit the host: {0}")]
+    Mismatch(#[from] Mismatch),
+    /// the types of an import differ
+    #[error("this component's imports do not fit {contract}: {0}", contract = crate::CONTRACT)]
+    Link(String),
+    /// it refuses its configuration
+    #[error("the policy refuses its configuration: {0}")]
+    Refused(String),
+    /// it failed while it was configured
+    #[error("the policy failed while it was configured: {0}")]
+    Failed(Failure),
+    /// what it says of itself is not usable
+    #[error("the policy's description is not usable: {0}")]
+    Description(String),
+}
+
+impl LoadError {
+    /// Where it stopped.
+    pub fn stage(&self) -> Stage {
+        match self {
+            LoadError::TooLarge(_) | LoadError::NotWasm(_) | LoadError::CoreModule => Stage::Parse,
+            LoadError::Invalid(_) => Stage::Compile,
+            LoadError::Mismatch(_) => Stage::Contract,
+            LoadError::Link(_) => Stage::Link,
+            LoadError::Refused(_) | LoadError::Failed(_) => Stage::Configure,
+            LoadError::Description(_) => Stage::Description,
+        }
+    }
+}
+
+/// A policy that was configured once: every instance of it comes up the same.
+pub struct Prepared {
+    pub(crate) pre: RouterPre<State>,
+    pub(crate) policy: Policy,
+    pub(crate) config: String,
+    pub(crate) limits: Limits,
+    schema: String,
+}
+
+impl std::fmt::Debug for Prepared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (f.debug_struct("Prepared").field("policy", &self.policy)).finish_non_exhaustive()
+    }
+}
+
+impl Prepared {
+    /// What it says of itself.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// The JSON Schema of its configuration.
+    pub fn config_schema(&self) -> &str {
+        &self.schema
+    }
+}
+
+impl Engine {
+    /// Loads a policy and configures it with `config` (JSON; empty means `{}`).
+    ///
+    /// # Errors
+    /// See [`LoadError`]; nothing of the policy stays behind.
+    pub fn load(&self, wasm: &[u8], config: &str, limits: Limits) -> Result<Prepared, LoadError> {
+        sort(wasm)?;
+        let component = Component::from_binary(&self.wasm, wasm)
+            .map_err(|e| LoadError::Invalid(format!("{e:#}")))?;
+        contract::check(&component, &self.wasm)?;
+        let pre = (self.linker.instantiate_pre(&component))
+            .and_then(RouterPre::new)
+            .map_err(|e| LoadError::Link(format!("{e:#}")))?;
+        let mut prepared = Prepared {
+            pre,
+            policy: Policy {
+                name: "(being configured)".to_owned(),
+                version: String::new(),
+                reasons: Vec::new(),
+                keys: pointsman_core::Keys::NONE,
+            },
+            config: if config.trim().is_empty() {
+                "{}".to_owned()
+            } else {
+                config.to_owned()
+            },
+            limits,
+            schema: String::new(),
+        };
+        // Numbers that it may count while it is tried are thrown away.
+        let (_, description) =
+            Live::start(&prepared, Arc::new(Cells::default())).map_err(|e| match e {
+                StartError::Refused(text) => LoadError::Refused(text),
+                StartError::Failed(failure) => LoadError::Failed(failure),
+            })?;
+        check(&description).map_err(LoadError::Description)?;
+        prepared.policy = Policy {
+            name: description.name,
+            version: description.version,
+            reasons: description.reasons,
+            keys: convert::keys(description.keys),
+        };
+        prepared.schema = description.config_schema;
+        Ok(prepared)
+    }
+}
+
+/// Tells the kinds of file apart that people mistake for a policy.
+fn sort(wasm: &[u8]) -> Result<(), LoadError> {
+    if wasm.len() > MAX_WASM {
+        return Err(LoadError::TooLarge(wasm.len()));
+    }
+    match wasm {
+        [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => Err(LoadError::CoreModule),
+        [0, b'a', b's', b'm', ..] => Ok(()),
+        [0x7F, b'E', b'L', b'F', ..] => Err(LoadError::NotWasm(
+            "compiled code, which is never taken from outside".to_owned(),
+        )),
+        [] => Err(LoadError::NotWasm("an empty file".to_owned())),
+        other => {
+            let start: String = other.iter().take(8).map(|b| format!("{b:02x} ")).collect();
+            Err(LoadError::NotWasm(format!(
+                "a file that starts with {start}"
+            )))
+        }
+    }
+}
+
+fn check(description: &Description) -> Result<(), String> {
+    let word = |what: &str, word: &str| {
+        let fits = !word.is_empty()
+            && word.len() <= MAX_WORD
+            && word
+                .chars()
+                .all(|c| c.is_ascii_graphic() && !"\"\\".contains(c));
+        if fits {
+            Ok(())
+        } else {
+            Err(format!(
+                "{what} {word:?}: wanted 1 to {MAX_WORD} visible ASCII characters"
+            ))
+        }
+    };
+    word("its name", &description.name)?;
+    for reason in &description.reasons {
+        word("reason", reason)?;
+    }
+    if description.reasons.is_empty() || description.reasons.len() > MAX_REASONS {
+        let found = description.reasons.len();
+        return Err(format!("{found} reasons: wanted 1 to {MAX_REASONS}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! A policy without Wasm, linked into a host.
+
+use crate::bindings::pointsman::policy::log;
+use crate::convert::{core_keys, decision, request};
+use crate::{
+    Binding, Choice, Description, Endpoint, Host, Key, Level, Load, Policy, Sums, Table, Target,
+    Tie, Weights, config,
+};
+use pointsman_core::{Ask, Failure, Router};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+
+/// A configured policy that answers the host's own [`Ask`]. It has neither time nor memory limit; a
+/// panic is caught and counts as a trap.
+#[derive(Debug)]
+pub struct Native<P> {
+    policy: P,
+}
+
+impl<P: Policy> Native<P> {
+    /// Configures the policy; the empty text sets nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, for the operator.
+    pub fn new(config: &str) -> Result<Native<P>, String> {
+        let config = config::read(config).map_err(|error| error.to_string())?;
+        let policy = P::new(config)?;
+        Ok(Native { policy })
+    }
+
+    /// What the host must know to ask it.
+    pub fn policy(&self) -> pointsman_core::Policy {
+        let description = self.description();
+        pointsman_core::Policy {
+            name: description.name,
+            version: description.version,
+            reasons: description.reasons,
+            keys: core_keys(description.keys),
+        }
+    }
+
+    /// What the component would say of itself.
+    pub fn description(&self) -> Description {
+        crate::policy::describe(&self.policy)
+    }
+}
+
+impl<P: Policy> Router for Native<P> {
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<pointsman_core::Decision, Failure> {
+        let asked = request(ask.request());
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            self.policy.route(&asked, &mut Asked(ask))
+        }));
+        answer
+            .map(decision)
+            .map_err(|panic| Failure::Trap(text_of(&*panic)))
+    }
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("it panicked")
+        .to_owned()
+}
+
+/// The host calls over the host's own state.
+struct Asked<'a>(&'a Ask);
+
+impl Host for Asked<'_> {
+    fn lookup(&mut self, key: Key) -> Option<Binding> {
+        self.0.lookup(key.into()).map(Into::into)
+    }
+
+    fn least(
+        &mut self,
+        cost: Weights,
+        tie: Tie,
+        except: Option<Target>,
+        below: Option<u32>,
+    ) -> Option<Choice> {
+        let choice = self.0.least(cost.into(), tie.into(), except, below);
+        choice.map(Into::into)
+    }
+
+    fn totals(&mut self) -> Sums {
+        self.0.totals().into()
+    }
+
+    fn load_of(&mut self, target: Target) -> Option<Load> {
+        self.0.load_of(target).map(Into::into)
+    }
+
+    fn columns(&mut self) -> Table {
+        self.0.columns().into()
+    }
+
+    fn describe(&mut self, target: Target) -> Option<Endpoint> {
+        self.0.describe(target).map(Into::into)
+    }
+
+    fn ticket(&mut self, lane: u32) -> u64 {
+        self.0.ticket(lane)
+    }
+
+    fn get(&mut self, cell: u64) -> u64 {
+        self.0.get(cell)
+    }
+
+    fn swap(&mut self, cell: u64, expected: u64, new: u64) -> u64 {
+        self.0.swap(cell, expected, new)
+    }
+
+    fn now_ms(&mut self) -> u64 {
+        self.0.now_ms()
+    }
+
+    fn max_output_tokens(&mut self) -> Option<u32> {
+        self.0.facts()?.max_output_tokens()
+    }
+
+    fn header(&mut self, name: &str) -> Option<String> {
+        self.0.facts()?.header(name)
+    }
+
+    fn body(&mut self, pointer: &str) -> Option<String> {
+        self.0.facts()?.body(pointer)
+    }
+
+    fn log(&mut self, level: Level, message: &str) {
+        // Only a linked-in policy writes here, and the host it is linked into owns standard error.
+        if level >= log::Level::Warn {
+            eprintln!("policy: {message}");
+        }
+    }
+}
