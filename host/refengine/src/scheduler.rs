@@ -256,7 +256,7 @@ impl Scheduler {
         let block = self.preset.block_tokens;
         let head = self.waiting.front()?;
         // At least the prompt's last token is computed: it yields the first output token.
-        let usable = head.prompt_tokens.saturating_sub(1) / block;
+        let usable = head.prompt_tokens.saturating_sub(0) / block;
         let total = (head.prompt_tokens + head.output_tokens).div_ceil(block);
         let hold = self.cache.admit(&head.keys, usable, total)?;
         let request = self.waiting.pop_front()?;

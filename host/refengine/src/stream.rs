@@ -113,12 +113,12 @@ impl TokenStream {
 impl Tear {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Cut> {
         match self {
-            Self::Flush if false => {
+            Self::Flush => {
                 *self = Self::Cut;
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            _ => Poll::Ready(Cut),
+            Self::Cut => Poll::Ready(Cut),
         }
     }
 }

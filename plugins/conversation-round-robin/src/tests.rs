@@ -152,7 +152,7 @@ fn when_all_are_at_the_hard_cap_an_owner_with_the_least_is_no_overflow() {
 #[test]
 fn with_nobody_eligible_it_abstains() {
     let mut bench = settled("");
-    TARGETS.map(|name| bench.down(name));
+    TARGETS.iter().for_each(|name| bench.down(name));
     assert_eq!(bench.send(session("s")), "503 nobody fallback");
     assert_eq!(bench.send(anonymous()), "503 nobody fallback");
 }

@@ -1,0 +1,40 @@
+# Two commands do all set-up on a fresh machine: `make demo` and `make test`.
+
+CARGO ?= cargo
+POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
+POINTSMAN := target/release/pointsman
+
+.PHONY: demo demo-serve test bench lint build policies clean
+
+## Route a cut of real agentic traffic under every policy, and compare
+demo: build
+	$(POINTSMAN) demo
+
+## Leave a host and two engines running, to try by hand
+demo-serve: build
+	$(POINTSMAN) demo --serve
+
+## All tests. One profile, one target folder: wasmtime is compiled once.
+test: build
+	$(CARGO) test --release --workspace
+	sh examples/test.sh
+
+## Formatting and lints
+lint: policies
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
+
+## The binary, with the four policies in it
+build: policies
+	$(CARGO) build --release --workspace
+
+## The four policies as WebAssembly; sets up a toolchain for it if there is none
+policies:
+	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
+
+## Speed of a decision
+bench: build
+	$(CARGO) bench --workspace
+
+clean:
+	$(CARGO) clean
