@@ -31,10 +31,11 @@ build: policies
 ## The four policies as WebAssembly; sets up a toolchain for it if there is none
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
+	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests
 
 ## Speed of a decision
 bench: build
-	$(CARGO) bench --workspace
+	$(CARGO) bench --package pointsman-tests --bench decision
 
 clean:
 	$(CARGO) clean

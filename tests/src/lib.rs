@@ -1,1 +1,22 @@
-//! Harness.
+//! The harness of the end-to-end tests: real processes of the real binary on free loopback ports,
+//! ended by pid when a test is over.
+//!
+//! ```no_run
+//! # async fn test() -> anyhow::Result<()> {
+//! use pointsman_tests::{Engine, Host};
+//! let engine = Engine::start("a", 4).await?;
+//! let host = Host::start("session-affinity", &[&engine]).await?;
+//! let answer = host.chat("s1", "hello").await?;
+//! assert_eq!(answer.status, 200);
+//! # Ok(()) }
+//! ```
+
+mod host;
+mod metrics;
+mod paths;
+mod process;
+
+pub use host::{Answer, Engine, Host};
+pub use metrics::Metrics;
+pub use paths::{guest, policy, pointsman, root};
+pub use process::Process;

@@ -2,6 +2,8 @@
 
 mod commands;
 mod config;
+mod demo;
+mod native;
 mod policies;
 mod scenario;
 

@@ -26,7 +26,7 @@ macro_rules! built_in {
             about: $about,
             wasm: include_bytes!(concat!(env!("POINTSMAN_POLICIES"), "/", $name, ".wasm")),
             native: |config| {
-                let native = pointsman_sdk::native::Native::<$policy>::new(config)?;
+                let native = pointsman_sdk::Native::<$policy>::new(config)?;
                 Ok((native.policy(), Box::new(native)))
             },
         }

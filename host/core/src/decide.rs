@@ -4,7 +4,7 @@ use crate::ask::{Ask, Explicit, Incoming};
 use crate::commit::{self, BadAnswer, Refused};
 use crate::core::{Policy, Worker};
 use crate::ticket::Ticket;
-use crate::types::{Decision, Key, Keys, Rejection, Route, Target, Tie, Weights};
+use crate::types::{Decision, Event, Key, Keys, Rejection, Route, Target, Tie, Wants, Weights};
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -15,6 +15,20 @@ const REQUEST_EQUIVALENT_TOKENS: u64 = 512;
 pub trait Router {
     /// Asks it: the ask holds the request and answers what the policy wants to know.
     fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure>;
+
+    /// The events that it is to be told of.
+    fn wants(&self) -> Wants {
+        Wants::default()
+    }
+
+    /// Tells it.
+    ///
+    /// # Errors
+    /// As with [`Router::route`]; nothing depends on the answer.
+    fn observe(&mut self, event: Event) -> Result<(), Failure> {
+        let _ = event;
+        Ok(())
+    }
 }
 
 /// Where workers get their routers from. Its generation moves when the policy is replaced: a worker

@@ -46,6 +46,6 @@ pub use ledger::{Charge, Ledger};
 pub use prompt::{Chain, ChainBuilder, Shared};
 pub use ticket::Ticket;
 pub use types::{
-    Binding, Choice, Decision, Endpoint, Key, Keys, Load, Phase, Rejection, Request, Route, Sums,
-    Table, Target, Tie, Weights,
+    Binding, Choice, Decision, Endpoint, Event, Key, Keys, Load, Phase, Rejection, Request, Route,
+    Sums, Table, Target, Tie, Usage, Wants, Weights,
 };

@@ -262,3 +262,47 @@ pub struct Endpoint {
     /// the operator's labels
     pub labels: Vec<(String, String)>,
 }
+
+/// The events that a policy wants to observe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "a set of four")]
+pub struct Wants {
+    /// [`Event::FirstOutput`]
+    pub first_output: bool,
+    /// [`Event::Finished`]
+    pub finished: bool,
+    /// [`Event::Failed`]
+    pub failed: bool,
+    /// [`Event::FleetChanged`]
+    pub fleet_changed: bool,
+}
+
+/// Of a finished request; times since its arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// where it ran
+    pub target: Target,
+    /// as the engine counted them, else the estimate
+    pub prompt_tokens: u32,
+    /// of those, from its cache
+    pub cached_tokens: u32,
+    /// as the engine counted them
+    pub output_tokens: u32,
+    /// until the first output, in ms
+    pub first_output_ms: u32,
+    /// until the end, in ms
+    pub total_ms: u32,
+}
+
+/// What happens after decisions, for a policy that wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// a request's first output came from this target
+    FirstOutput(Target),
+    /// a request ended
+    Finished(Usage),
+    /// a request failed on this target
+    Failed(Target),
+    /// targets came, went, or changed their condition
+    FleetChanged,
+}

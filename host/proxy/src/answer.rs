@@ -71,7 +71,8 @@ impl Answer {
 
     /// The decision was that it goes nowhere.
     pub(crate) fn refused(refusal: &Refusal) -> Answer {
-        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
+        let status =
+            StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
         let code = match refusal.status {
             400 => "unknown_target",
             _ => "not_routed",

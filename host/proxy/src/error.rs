@@ -35,6 +35,14 @@ pub enum Error {
     /// an endpoint without ranks
     #[error("endpoint {0:?} has 0 ranks: an engine has at least 1")]
     NoRanks(String),
+    /// a health check that cannot be asked for
+    #[error("pool {pool:?}: the health check's path {path:?} is none: it begins with '/'")]
+    HealthPath {
+        /// the pool's name
+        pool: String,
+        /// as configured
+        path: String,
+    },
     /// a header that no request can carry
     #[error("{setting}: {name:?} is not a header name")]
     HeaderName {
@@ -44,7 +52,9 @@ pub enum Error {
         name: String,
     },
     /// a JSON pointer that does not begin with '/'
-    #[error("session.body: {0:?} is not a JSON pointer: it begins with '/', as in \"/metadata/session\"")]
+    #[error(
+        "session.body: {0:?} is not a JSON pointer: it begins with '/', as in \"/metadata/session\""
+    )]
     Pointer(String),
     /// the system gave no thread or runtime
     #[error("cannot start {what}: {source}")]

@@ -20,7 +20,10 @@ impl Estimate {
     pub(crate) fn of(scan: &Scan) -> Estimate {
         let mut chain = ChainBuilder::default();
         let mut bytes = 0;
-        let blocks = scan.text.iter().flat_map(|text| text.as_bytes().chunks(BLOCK_BYTES));
+        let blocks = scan
+            .text
+            .iter()
+            .flat_map(|text| text.as_bytes().chunks(BLOCK_BYTES));
         let parts = (scan.preamble.iter().chain(&scan.messages)).map(|part| part.as_bytes());
         for part in parts.chain(blocks) {
             bytes += part.len() as u64;
@@ -52,7 +55,10 @@ mod tests {
     #[test]
     fn only_what_the_model_reads_is_counted() {
         let tokens = |body| Estimate::of(&Scan::of(body).unwrap()).prompt_tokens;
-        assert_eq!(tokens(r#"{"messages":["12","34"],"tools":[123456],"user":"long"}"#), 4);
+        assert_eq!(
+            tokens(r#"{"messages":["12","34"],"tools":[123456],"user":"long"}"#),
+            4
+        );
         assert_eq!(tokens(r#"{"prompt":"123456"}"#), 2);
         assert_eq!(tokens(r#"{"model":"m"}"#), 0);
     }

@@ -36,7 +36,11 @@ fn named_by_connection(headers: &HeaderMap) -> Named {
 }
 
 /// The headers of a request as an engine gets them, but for `Host` and the rank.
-pub(crate) fn to_engine(headers: &HeaderMap, identifier: &Identifier, explicit: Option<&HeaderName>) -> HeaderMap {
+pub(crate) fn to_engine(
+    headers: &HeaderMap,
+    identifier: &Identifier,
+    explicit: Option<&HeaderName>,
+) -> HeaderMap {
     let named = named_by_connection(headers);
     // Both at once is how requests are smuggled: the one that hyper obeyed is gone with the hop.
     let chunked = headers.contains_key(TRANSFER_ENCODING);
@@ -98,7 +102,10 @@ mod tests {
             ("te", "trailers"),
             ("keep-alive", "1"),
         ] {
-            headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            headers.append(
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            );
         }
         let identifier = Identifier::new(&Session::default()).unwrap();
         let sent = to_engine(&headers, &identifier, None);
@@ -106,6 +113,9 @@ mod tests {
             .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
             .collect();
         lines.sort_unstable();
-        assert_eq!(lines, [("cookie", "a=1; b=2"), ("x-end", "1"), ("x-end", "2")]);
+        assert_eq!(
+            lines,
+            [("cookie", "a=1; b=2"), ("x-end", "1"), ("x-end", "2")]
+        );
     }
 }

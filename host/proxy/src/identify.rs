@@ -81,7 +81,11 @@ impl Identifier {
     }
 
     /// `body`: the JSON text, where it was inspected.
-    pub(crate) fn identify(&self, headers: &HeaderMap, body: Option<&str>) -> Result<Identity, Answer> {
+    pub(crate) fn identify(
+        &self,
+        headers: &HeaderMap,
+        body: Option<&str>,
+    ) -> Result<Identity, Answer> {
         let mut harness = self.harnesses.first();
         let mut session = None;
         for candidate in &self.harnesses {
@@ -175,7 +179,10 @@ fn first<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Option<&'h 
 /// The one value among equals.
 fn only<'h>(name: &str, values: impl Iterator<Item = &'h [u8]>) -> Result<Option<&'h str>, Answer> {
     let mut found: Option<&str> = None;
-    for value in values.map(<[u8]>::trim_ascii).filter(|value| !value.is_empty()) {
+    for value in values
+        .map(<[u8]>::trim_ascii)
+        .filter(|value| !value.is_empty())
+    {
         let value = check(name, value)?;
         if found.is_some_and(|found| found != value) {
             return Err(Answer::identity(format!(
@@ -206,7 +213,10 @@ mod tests {
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
         (lines.iter())
             .map(|(name, value)| {
-                (HeaderName::from_static(name), HeaderValue::from_bytes(value.as_bytes()).unwrap())
+                (
+                    HeaderName::from_static(name),
+                    HeaderValue::from_bytes(value.as_bytes()).unwrap(),
+                )
             })
             .fold(HeaderMap::new(), |mut map, (name, value)| {
                 map.append(name, value);
@@ -251,10 +261,16 @@ mod tests {
     fn codex_deepseek_and_opencode_name_parent_and_child() {
         for (session, parent) in [
             ("thread-id", "x-codex-parent-thread-id"),
-            ("x-deepseek-harness-session-id", "x-deepseek-harness-parent-session-id"),
+            (
+                "x-deepseek-harness-session-id",
+                "x-deepseek-harness-parent-session-id",
+            ),
             ("x-session-id", "x-parent-session-id"),
         ] {
-            assert_eq!(identify(&[(session, "s"), (parent, "p")]), (id("s"), id("p")));
+            assert_eq!(
+                identify(&[(session, "s"), (parent, "p")]),
+                (id("s"), id("p"))
+            );
         }
     }
 
@@ -268,14 +284,16 @@ mod tests {
     #[test]
     fn doubles_long_values_and_bytes_that_are_no_text_are_refused() {
         let identifier = Identifier::new(&Session::default()).unwrap();
-        let refused = |lines: &[(&'static str, &str)]| {
-            identifier.identify(&headers(lines), None).is_err()
-        };
+        let refused =
+            |lines: &[(&'static str, &str)]| identifier.identify(&headers(lines), None).is_err();
         assert!(refused(&[("x-session-id", "a"), ("x-session-id", "b")]));
         assert!(!refused(&[("x-session-id", "a"), ("x-session-id", "a ")]));
         assert!(refused(&[("x-session-id", &"x".repeat(257))]));
         assert!(!refused(&[("x-session-id", &"x".repeat(256))]));
-        assert!(refused(&[("x-parent-session-id", &"x".repeat(257)), ("x-session-id", "a")]));
+        assert!(refused(&[
+            ("x-parent-session-id", &"x".repeat(257)),
+            ("x-session-id", "a")
+        ]));
         let mut bytes = HeaderMap::new();
         bytes.insert("x-session-id", HeaderValue::from_bytes(b"\xff").unwrap());
         assert!(identifier.identify(&bytes, None).is_err());

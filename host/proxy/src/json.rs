@@ -1,6 +1,8 @@
 //! One pass over a request's JSON body: what the proxy must know of it, without building a tree.
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
+};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -90,7 +92,9 @@ impl<'de> Visitor<'de> for Fields<'_, 'de> {
 }
 
 fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<Text>(raw.get()).ok().map(|text| text.0)
+    serde_json::from_str::<Text>(raw.get())
+        .ok()
+        .map(|text| text.0)
 }
 
 /// The elements of a list; anything else has none.
@@ -235,7 +239,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(scan.model.as_deref(), Some("ma"));
-        assert_eq!(scan.messages, [r#"{"role":"user","content":"a"}"#, r#"{"b":[1]}"#]);
+        assert_eq!(
+            scan.messages,
+            [r#"{"role":"user","content":"a"}"#, r#"{"b":[1]}"#]
+        );
         assert_eq!(&*scan.preamble, ["[1]"]);
         assert_eq!(scan.max_output_tokens, Some(7));
         assert_eq!(scan.shape.fields, 5);
@@ -243,7 +250,16 @@ mod tests {
 
     #[test]
     fn fields_of_an_unexpected_type_do_not_matter() {
-        for odd in ["1", "-1", "1.5", "null", "true", r#""x""#, r#"{"a":1}"#, "[]"] {
+        for odd in [
+            "1",
+            "-1",
+            "1.5",
+            "null",
+            "true",
+            r#""x""#,
+            r#"{"a":1}"#,
+            "[]",
+        ] {
             let body = format!(
                 r#"{{"model":{odd},"messages":{odd},"prompt":{odd},"input":{odd},"tools":{odd},"max_tokens":{odd}}}"#
             );

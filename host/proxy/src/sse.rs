@@ -58,13 +58,16 @@ mod tests {
 
     fn failed(chunks: &[&str]) -> bool {
         let mut scanner = ErrorScanner::default();
-        chunks.iter().for_each(|chunk| scanner.pass(chunk.as_bytes()));
+        chunks
+            .iter()
+            .for_each(|chunk| scanner.pass(chunk.as_bytes()));
         scanner.failed()
     }
 
     #[test]
     fn an_error_event_is_seen_however_it_is_cut() {
-        let stream = "data: {\"x\":1}\n\ndata: {\"error\": {\"message\":\"out of memory\"}}\r\n\r\n";
+        let stream =
+            "data: {\"x\":1}\n\ndata: {\"error\": {\"message\":\"out of memory\"}}\r\n\r\n";
         for cut in 0..stream.len() {
             assert!(failed(&[&stream[..cut], &stream[cut..]]), "cut at {cut}");
         }
@@ -74,7 +77,13 @@ mod tests {
 
     #[test]
     fn the_word_error_elsewhere_is_no_error() {
-        assert!(!failed(&["data: {\"choices\":[{\"delta\":\"{\\\"error\\\":1}\"}]}\n"]));
-        assert!(!failed(&["data: {\"error\":null,\"id\":1}\n", "event: message\n", ": error\n"]));
+        assert!(!failed(&[
+            "data: {\"choices\":[{\"delta\":\"{\\\"error\\\":1}\"}]}\n"
+        ]));
+        assert!(!failed(&[
+            "data: {\"error\":null,\"id\":1}\n",
+            "event: message\n",
+            ": error\n"
+        ]));
     }
 }

@@ -26,9 +26,9 @@ use crate::stats::RankStats;
 pub struct Request {
     /// Chosen by the caller, unique among the requests in flight on this rank.
     pub id: u64,
-    /// At least 1.
+    /// 0 counts as 1: something has to be computed to yield the first token.
     pub prompt_tokens: usize,
-    /// How many tokens will be generated, at least 1.
+    /// How many tokens will be generated, 0 counts as 1.
     pub output_tokens: usize,
     /// Keys of the full blocks of the prompt and, as far as known, of the output behind it. Blocks
     /// without a key are never found again.
@@ -158,7 +158,9 @@ impl Scheduler {
     ///
     /// # Errors
     /// It can never run here.
-    pub fn push(&mut self, request: Request) -> Result<(), TooLong> {
+    pub fn push(&mut self, mut request: Request) -> Result<(), TooLong> {
+        request.prompt_tokens = request.prompt_tokens.max(1);
+        request.output_tokens = request.output_tokens.max(1);
         check_length(&self.preset, request.prompt_tokens, request.output_tokens)?;
         self.totals.requests_total += 1;
         self.waiting.push_back(request);
@@ -256,7 +258,7 @@ impl Scheduler {
         let block = self.preset.block_tokens;
         let head = self.waiting.front()?;
         // At least the prompt's last token is computed: it yields the first output token.
-        let usable = head.prompt_tokens.saturating_sub(0) / block;
+        let usable = head.prompt_tokens.saturating_sub(1) / block;
         let total = (head.prompt_tokens + head.output_tokens).div_ceil(block);
         let hold = self.cache.admit(&head.keys, usable, total)?;
         let request = self.waiting.pop_front()?;

@@ -1,5 +1,6 @@
 //! Between the contract's generated types and the plain ones of core: one place, field by field.
 
+use crate::bindings::exports::pointsman::policy::policy as wp;
 use crate::bindings::pointsman::policy::{fleet as wf, types as wt};
 use pointsman_core as core;
 
@@ -129,5 +130,30 @@ pub(crate) fn endpoint(e: core::Endpoint) -> wf::Endpoint {
         url: e.url,
         rank: e.rank,
         labels: e.labels,
+    }
+}
+
+pub(crate) fn wants(w: wp::Wants) -> core::Wants {
+    core::Wants {
+        first_output: w.contains(wp::Wants::FIRST_OUTPUT),
+        finished: w.contains(wp::Wants::FINISHED),
+        failed: w.contains(wp::Wants::FAILED),
+        fleet_changed: w.contains(wp::Wants::FLEET_CHANGED),
+    }
+}
+
+pub(crate) fn event(e: core::Event) -> wp::Event {
+    match e {
+        core::Event::FirstOutput(target) => wp::Event::FirstOutput(target),
+        core::Event::Failed(target) => wp::Event::Failed(target),
+        core::Event::FleetChanged => wp::Event::FleetChanged,
+        core::Event::Finished(u) => wp::Event::Finished(wp::Usage {
+            target: u.target,
+            prompt_tokens: u.prompt_tokens,
+            cached_tokens: u.cached_tokens,
+            output_tokens: u.output_tokens,
+            first_output_ms: u.first_output_ms,
+            total_ms: u.total_ms,
+        }),
     }
 }

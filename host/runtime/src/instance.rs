@@ -1,13 +1,13 @@
 //! A policy's warm instance: one per worker thread.
 
 use crate::bindings::Router as Guest;
-use crate::bindings::exports::pointsman::policy::policy::Description;
+use crate::bindings::exports::pointsman::policy::policy::{Description, Guest as Exports};
 use crate::convert;
 use crate::engine::TICK_MS;
 use crate::host::State;
 use crate::load::Prepared;
 use crate::trap;
-use pointsman_core::{Ask, Cells, Decision, Failure, Router};
+use pointsman_core::{Ask, Cells, Decision, Event, Failure, Router, Wants};
 use std::rc::Rc;
 use std::sync::Arc;
 use wasmtime::Store;
@@ -83,17 +83,31 @@ impl Live {
     }
 
     fn route(&mut self, ask: &Rc<Ask>, limits: Limits) -> Result<Decision, Failure> {
-        self.store.data_mut().put(Some(ask.clone()));
+        let request = convert::request(ask.request());
+        let answer = self.call(Some(ask.clone()), limits, |policy, store| {
+            policy.call_route(store, request)
+        });
+        answer.map(convert::decision)
+    }
+
+    fn observe(&mut self, event: Event, limits: Limits) -> Result<(), Failure> {
+        self.call(None, limits, |policy, store| {
+            policy.call_observe(store, convert::event(event))
+        })
+    }
+
+    fn call<R>(
+        &mut self,
+        ask: Option<Rc<Ask>>,
+        limits: Limits,
+        call: impl FnOnce(&Exports, &mut Store<State>) -> wasmtime::Result<R>,
+    ) -> Result<R, Failure> {
+        self.store.data_mut().put(ask);
         // The current tick is partly over: one more, so that the limit is never cut short.
         self.store.set_epoch_deadline(limits.time_ms / TICK_MS + 1);
-        let request = convert::request(ask.request());
-        let policy = self.guest.pointsman_policy_policy();
-        let answer = policy.call_route(&mut self.store, request);
+        let answer = call(self.guest.pointsman_policy_policy(), &mut self.store);
         self.store.data_mut().put(None);
-        match answer {
-            Ok(decision) => Ok(convert::decision(decision)),
-            Err(e) => Err(trap::classify(&e, &self.store, limits, limits.time_ms)),
-        }
+        answer.map_err(|e| trap::classify(&e, &self.store, limits, limits.time_ms))
     }
 }
 
@@ -137,16 +151,34 @@ impl Instance {
     }
 }
 
-impl Router for Instance {
-    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
+impl Instance {
+    /// Calls the warm instance; one that failed is thrown away.
+    fn live<R>(
+        &mut self,
+        call: impl FnOnce(&mut Live, Limits) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
         self.warm()?;
         let Some(live) = &mut self.live else {
             return Err(Failure::Start("no instance".to_owned()));
         };
-        let answer = live.route(ask, self.prepared.limits);
+        let answer = call(live, self.prepared.limits);
         if answer.is_err() {
             self.live = None;
         }
         answer
+    }
+}
+
+impl Router for Instance {
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
+        self.live(|live, limits| live.route(ask, limits))
+    }
+
+    fn wants(&self) -> Wants {
+        self.prepared.wants
+    }
+
+    fn observe(&mut self, event: Event) -> Result<(), Failure> {
+        self.live(|live, limits| live.observe(event, limits))
     }
 }

@@ -7,7 +7,7 @@ use crate::convert;
 use crate::engine::Engine;
 use crate::host::State;
 use crate::instance::{Limits, Live, StartError};
-use pointsman_core::{Cells, Failure, Policy};
+use pointsman_core::{Cells, Failure, Policy, Wants};
 use std::sync::Arc;
 use thiserror::Error;
 use wasmtime::component::Component;
@@ -105,6 +105,7 @@ pub struct Prepared {
     pub(crate) policy: Policy,
     pub(crate) config: String,
     pub(crate) limits: Limits,
+    pub(crate) wants: Wants,
     schema: String,
 }
 
@@ -153,6 +154,7 @@ impl Engine {
                 config.to_owned()
             },
             limits,
+            wants: Wants::default(),
             schema: String::new(),
         };
         // Numbers that it may count while it is tried are thrown away.
@@ -168,6 +170,7 @@ impl Engine {
             reasons: description.reasons,
             keys: convert::keys(description.keys),
         };
+        prepared.wants = convert::wants(description.wants);
         prepared.schema = description.config_schema;
         Ok(prepared)
     }

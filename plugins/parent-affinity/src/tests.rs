@@ -248,11 +248,21 @@ fn a_guarded_child_may_still_land_on_its_groups_target_if_that_is_the_least_load
 
 #[test]
 fn a_guarded_child_is_placed_by_least_tokens_whatever_the_placement() {
-    let mut bench = with_group(r#"{"guard_group_requests": 0, "placement": "fewest-sessions"}"#);
-    bench.load("a/0", 9, 0);
+    let mut bench = bench(r#"{"guard_group_requests": 0, "placement": "fewest-sessions"}"#);
     bench.send(session("x").explicit("a/1")).finish();
-    bench.load("b/0", 2, 0);
-    assert_eq!(bench.send(child("c1")), "a/1 guarded");
+    bench.send(session("y").explicit("a/0")).finish();
+    bench.send(session("y").explicit("a/0")).finish();
+    let first = bench.send(child("c0"));
+    assert_eq!(first, "b/0 placed");
+    first.finish();
+    bench.send(session("z").explicit("a/1")).finish();
+    bench.load("b/0", 9, 0);
+    bench.load("a/0", 2, 0);
+    assert_eq!(
+        bench.send(child("c1")),
+        "a/1 guarded",
+        "it has two sessions"
+    );
 }
 
 #[test]

@@ -3,9 +3,7 @@
 #[cfg(target_arch = "wasm32")]
 use crate::bindings::pointsman::policy::log;
 #[cfg(target_arch = "wasm32")]
-use crate::{
-    Decision, Description, Event, Policy, Request, config, host::Imports, policy::describe,
-};
+use crate::{Decision, Description, Event, Policy, Request, configure, host::Imports};
 use std::cell::OnceCell;
 
 /// Where a component keeps its one policy. Used by [`crate::export!`].
@@ -28,9 +26,7 @@ impl<P: Policy> Slot<P> {
         std::panic::set_hook(Box::new(|panic| {
             log::write(log::Level::Error, &panic.to_string());
         }));
-        let config = config::read(json).map_err(|error| error.to_string())?;
-        let policy = P::new(config)?;
-        let description = describe(&policy);
+        let (policy, description) = configure::<P>(json)?;
         self.0.set(policy).map_err(|_| {
             "configured already: a new configuration needs a new instance".to_owned()
         })?;

@@ -71,11 +71,7 @@ pub mod testing;
 mod weights;
 
 /// The contract as `wit-bindgen` makes it: every import (also `engine`, for `observe`), every type.
-#[expect(
-    missing_docs,
-    clippy::missing_errors_doc,
-    reason = "generated; the WIT files say what it is"
-)]
+#[expect(missing_docs, reason = "generated; the WIT files say what it is")]
 #[allow(unsafe_code, reason = "generated: the canonical ABI")]
 pub mod bindings {
     wit_bindgen::generate!({
@@ -98,7 +94,7 @@ pub use config::ConfigError;
 pub use host::Host;
 #[cfg(feature = "native")]
 pub use native::Native;
-pub use policy::Policy;
+pub use policy::{Policy, configure};
 pub use {schemars, serde};
 
 #[doc(hidden)]

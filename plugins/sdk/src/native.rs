@@ -4,7 +4,7 @@ use crate::bindings::pointsman::policy::log;
 use crate::convert::{core_keys, decision, request};
 use crate::{
     Binding, Choice, Description, Endpoint, Host, Key, Level, Load, Policy, Sums, Table, Target,
-    Tie, Weights, config,
+    Tie, Weights, configure,
 };
 use pointsman_core::{Ask, Failure, Router};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +15,7 @@ use std::rc::Rc;
 #[derive(Debug)]
 pub struct Native<P> {
     policy: P,
+    description: Description,
 }
 
 impl<P: Policy> Native<P> {
@@ -23,25 +24,27 @@ impl<P: Policy> Native<P> {
     /// # Errors
     /// What is wrong with the configuration, for the operator.
     pub fn new(config: &str) -> Result<Native<P>, String> {
-        let config = config::read(config).map_err(|error| error.to_string())?;
-        let policy = P::new(config)?;
-        Ok(Native { policy })
+        let (policy, description) = configure(config)?;
+        Ok(Native {
+            policy,
+            description,
+        })
     }
 
     /// What the host must know to ask it.
     pub fn policy(&self) -> pointsman_core::Policy {
-        let description = self.description();
+        let description = &self.description;
         pointsman_core::Policy {
-            name: description.name,
-            version: description.version,
-            reasons: description.reasons,
+            name: description.name.clone(),
+            version: description.version.clone(),
+            reasons: description.reasons.clone(),
             keys: core_keys(description.keys),
         }
     }
 
     /// What the component would say of itself.
-    pub fn description(&self) -> Description {
-        crate::policy::describe(&self.policy)
+    pub fn description(&self) -> &Description {
+        &self.description
     }
 }
 

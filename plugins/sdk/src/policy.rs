@@ -54,13 +54,15 @@ pub trait Policy: Sized + 'static {
     }
 }
 
-/// What a configured policy says of itself.
-#[cfg_attr(
-    not(any(target_arch = "wasm32", feature = "native")),
-    expect(dead_code, reason = "nobody asks")
-)]
-pub(crate) fn describe<P: Policy>(policy: &P) -> Description {
-    Description {
+/// Configures a policy as every host does: the operator's JSON in, the policy and what it says of
+/// itself out. The empty text sets nothing.
+///
+/// # Errors
+/// What is wrong with the configuration, for the operator.
+pub fn configure<P: Policy>(json: &str) -> Result<(P, Description), String> {
+    let config = config::read(json).map_err(|error| error.to_string())?;
+    let policy = P::new(config)?;
+    let description = Description {
         name: P::NAME.to_owned(),
         version: P::VERSION.to_owned(),
         config_schema: config::schema::<P::Config>(),
@@ -68,5 +70,6 @@ pub(crate) fn describe<P: Policy>(policy: &P) -> Description {
         keys: policy.keys(),
         wants: policy.wants(),
         tick_ms: policy.tick_ms(),
-    }
+    };
+    Ok((policy, description))
 }

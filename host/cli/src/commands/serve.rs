@@ -2,6 +2,7 @@
 
 use super::{print_json, stop_signal};
 use crate::config::Config;
+use crate::native;
 use crate::policies::{Named, load_pinned};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Source};
@@ -49,6 +50,9 @@ pub fn prepare(config: &Config, engine: &Engine) -> Result<Prepared> {
 }
 
 fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
+    if config.policy.r#use.starts_with(native::PREFIX) {
+        return native::source(&config.policy.r#use);
+    }
     let engine = Engine::new()?;
     let prepared = prepare(config, &engine)?;
     Ok(Arc::new(Slot::new(core.clone(), engine, Arc::new(prepared))))

@@ -317,3 +317,15 @@ fn reset_forgets_cached_blocks_and_totals_and_leaves_what_runs() {
     assert_eq!(stats.cache_blocks_used, stats.cache_blocks_referenced);
     assert_eq!(ids(&s.step(Admission::Fire).unwrap().tokens), [2]);
 }
+
+#[test]
+fn an_empty_request_yields_one_token_and_ends() {
+    let mut s = scheduler(preset(), &[request(1, 0, 0, 0)]);
+    let steps = drain(&mut s);
+    let token = Token {
+        id: 1,
+        index: 0,
+        last: true,
+    };
+    assert_eq!((steps.len(), &steps[0].tokens), (1, &vec![token]));
+}

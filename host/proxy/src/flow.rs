@@ -1,0 +1,208 @@
+//! An answer on its way to the client. It holds what the request holds: the seat, the ticket and the
+//! upstream connection, and gives them back when it ends, breaks, or is dropped because the client left.
+
+use crate::site::Seat;
+use crate::sse::ErrorScanner;
+use crate::upstream::Inflow;
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderMap};
+use http_body::{Body, Frame, SizeHint};
+use pointsman_core::Ticket;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use thiserror::Error;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// The body of every response to a client.
+pub(crate) struct Reply(Kind);
+
+enum Kind {
+    /// made by the proxy; none: it was sent
+    Whole(Option<Bytes>),
+    /// from an engine
+    Flow(Box<Flow>),
+}
+
+/// Why an answer breaks off.
+#[derive(Debug, Error)]
+pub(crate) enum CutOff {
+    #[error("the engine broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    #[error("the engine was silent for too long")]
+    Silent,
+}
+
+/// See the module.
+pub(crate) struct Flow {
+    inflow: Inflow,
+    /// none: the request holds nothing on its target any more
+    ticket: Option<Ticket>,
+    /// a status below 400: its good end speaks for the engine
+    good: bool,
+    scanner: Option<ErrorScanner>,
+    silence: Silence,
+    seat: Seat,
+}
+
+impl Flow {
+    /// `ticket`: none if the request was rolled back, and only the engine's words pass.
+    pub(crate) fn new(
+        inflow: Inflow,
+        ticket: Option<Ticket>,
+        good: bool,
+        headers: &HeaderMap,
+        seat: Seat,
+    ) -> Flow {
+        let stream = (headers.get(CONTENT_TYPE))
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let limit = seat.site().shared.settings.timeouts.idle_stream;
+        let mut flow = Flow {
+            inflow,
+            ticket,
+            good,
+            scanner: stream.then(ErrorScanner::default),
+            silence: Silence::new(limit),
+            seat,
+        };
+        if flow.inflow.is_over() {
+            flow.finish();
+        }
+        flow
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        match self.inflow.poll(cx) {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.pass(data);
+                }
+                if self.inflow.is_over() {
+                    self.finish();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Poll::Ready(Some(Err(error))) => {
+                self.fail();
+                Poll::Ready(Some(Err(CutOff::Broken(error))))
+            }
+            Poll::Ready(None) => {
+                self.finish();
+                Poll::Ready(None)
+            }
+            Poll::Pending if self.silence.is_too_long(cx) => {
+                self.fail();
+                Poll::Ready(Some(Err(CutOff::Silent)))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn pass(&mut self, data: &[u8]) {
+        self.silence.broken();
+        if let Some(ticket) = &mut self.ticket {
+            ticket.output();
+        }
+        if let Some(scanner) = &mut self.scanner {
+            scanner.pass(data);
+        }
+    }
+
+    fn finish(&mut self) {
+        if self.scanner.as_ref().is_some_and(ErrorScanner::failed) {
+            return self.fail();
+        }
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish();
+            if self.good {
+                self.inflow.upstream().engine.breaker.success();
+            }
+        }
+    }
+
+    fn fail(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.fail();
+            let fleet = &self.seat.site().shared.core.fleet;
+            self.inflow.upstream().engine.failed(fleet);
+        }
+    }
+}
+
+impl Reply {
+    pub(crate) fn whole(bytes: Bytes) -> Reply {
+        Reply(Kind::Whole(Some(bytes)))
+    }
+
+    pub(crate) fn flow(flow: Flow) -> Reply {
+        Reply(Kind::Flow(Box::new(flow)))
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = CutOff;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
+        match &mut self.get_mut().0 {
+            Kind::Whole(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            Kind::Flow(flow) => flow.poll(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Whole(bytes) => bytes.is_none(),
+            Kind::Flow(flow) => flow.inflow.is_drained(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Kind::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Kind::Flow(flow) => flow.inflow.size_hint(),
+        }
+    }
+}
+
+/// How long nothing came. Costs no clock reading per chunk, so that it ends between one and two times
+/// the limit after the last.
+struct Silence {
+    limit: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+    heard: bool,
+}
+
+impl Silence {
+    fn new(limit: Duration) -> Silence {
+        Silence {
+            limit,
+            timer: None,
+            heard: false,
+        }
+    }
+
+    fn broken(&mut self) {
+        self.heard = true;
+    }
+
+    fn is_too_long(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.limit.is_zero() {
+            return false;
+        }
+        let limit = self.limit;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(limit)));
+        while timer.as_mut().poll(cx).is_ready() {
+            if !std::mem::take(&mut self.heard) {
+                return true;
+            }
+            timer.as_mut().reset(Instant::now() + limit);
+        }
+        false
+    }
+}

@@ -1,0 +1,81 @@
+//! Active health checks: one engine server, asked again and again.
+
+use crate::engines::Engine;
+use crate::settings::Health;
+use crate::site::Shared;
+use crate::upstream::{Link, Outbound};
+use http::header::{CONNECTION, HOST, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Request, StatusCode};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, timeout};
+
+/// Asks for ever; changes the standing of the engine's targets after enough equal answers in a row.
+pub(crate) async fn watch(
+    shared: Arc<Shared>,
+    engine: Arc<Engine>,
+    health: Health,
+    probes: Rc<Semaphore>,
+) {
+    let path = PathAndQuery::try_from(health.path.as_str())
+        .unwrap_or_else(|_| PathAndQuery::from_static("/"));
+    let fleet = &shared.core.fleet;
+    let mut streak = Streak::default();
+    loop {
+        let healthy = {
+            let _turn = probes.acquire().await;
+            let asked = timeout(health.timeout, probe(&engine, &path, &health)).await;
+            asked.is_ok_and(|status| status.is_some_and(|status| status.is_success()))
+        };
+        let length = streak.add(healthy);
+        let enough = if healthy {
+            health.healthy_after
+        } else {
+            health.unhealthy_after
+        };
+        if length >= enough.max(1)
+            && fleet.set(&engine.targets, |standing| standing.healthy = healthy)
+        {
+            tracing::info!(endpoint = engine.name, healthy, "health changed");
+        }
+        if healthy {
+            engine.try_close(fleet);
+        }
+        sleep(health.interval).await;
+    }
+}
+
+/// A connection of its own each time: an engine that takes no new ones is not healthy.
+async fn probe(engine: &Engine, path: &PathAndQuery, health: &Health) -> Option<StatusCode> {
+    let stream = engine.connect(health.timeout).await.ok()?;
+    let mut link = Link::new(stream).await.ok()?;
+    let mut request = Request::new(Outbound::Whole(None));
+    *request.uri_mut() = engine.uri(path);
+    let headers = request.headers_mut();
+    headers.insert(HOST, engine.authority.clone());
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    link.ask(request)
+        .await
+        .ok()
+        .map(|response| response.status())
+}
+
+/// Equal answers in a row.
+#[derive(Default)]
+struct Streak {
+    healthy: bool,
+    length: u32,
+}
+
+impl Streak {
+    fn add(&mut self, healthy: bool) -> u32 {
+        if self.healthy != healthy {
+            self.length = 0;
+        }
+        self.healthy = healthy;
+        self.length = self.length.saturating_add(1);
+        self.length
+    }
+}

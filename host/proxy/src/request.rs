@@ -1,0 +1,393 @@
+//! The life of a request: identify → estimate → eligible · ask · commit → dispatch → release.
+
+use crate::answer::Answer;
+use crate::estimate::Estimate;
+use crate::explain::Explained;
+use crate::flow::{Flow, Reply};
+use crate::headers;
+use crate::json::Scan;
+use crate::metrics::Retry;
+use crate::received::{Payload, Received};
+use crate::site::{Seat, Site};
+use crate::upstream::{Broken, Inflow, Outbound, Upstream};
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::body::Incoming as Body;
+use pointsman_core::{Explicit, Incoming, Outcome, Phase, Refusal, Shared, Ticket, hash_text};
+use std::convert::Infallible;
+use std::rc::Rc;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Takes a request of a client to its answer.
+pub(crate) async fn serve(
+    site: Rc<Site>,
+    request: Request<Body>,
+) -> Result<Response<Reply>, Infallible> {
+    let mut account = Account::open(&site);
+    let asks = site.shared.settings.explain && Explained::is_asked(request.headers());
+    let mut response = match carry(&site, request, &mut account).await {
+        Ok(response) => response,
+        Err(answer) => {
+            account.ended_by(answer.code());
+            answer.into_response()
+        }
+    };
+    if let (true, Some(explained)) = (asks, &account.explained) {
+        explained.put(response.headers_mut());
+    }
+    account.close(response.status());
+    Ok(response)
+}
+
+async fn carry(
+    site: &Rc<Site>,
+    request: Request<Body>,
+    account: &mut Account,
+) -> Result<Response<Reply>, Answer> {
+    if request.method() == Method::CONNECT {
+        return Err(Answer::no_tunnel());
+    }
+    let seat = site.seat()?;
+    let (received, mut payload) = Payload::read(site, request).await?;
+    let Understood {
+        mut incoming,
+        received,
+        id,
+        last,
+    } = understand(site, received, &payload)?;
+    let mut setback = None;
+    loop {
+        let (outcome, explained) = site.decide(&incoming);
+        account.explained = Some(explained);
+        let ticket = match outcome {
+            Outcome::Routed(ticket) => ticket,
+            Outcome::Refused(refusal) => return nowhere(refusal, setback, seat),
+        };
+        if last && let Some(session) = incoming.session {
+            site.shared.core.end_session(session);
+        }
+        let sent = dispatch(site, &ticket, &received, &mut payload, &id).await;
+        let again = Again {
+            possible: payload.is_there()
+                && incoming.explicit == Explicit::None
+                && incoming.attempt + 1 < site.shared.settings.attempts,
+            site,
+            incoming: &mut incoming,
+        };
+        setback = match weigh(sent, ticket, again)? {
+            Weighed::Take(response, ticket) => return Ok(take(response, ticket, seat)),
+            Weighed::Again(setback) => Some(setback),
+        };
+    }
+}
+
+/// A request, understood.
+struct Understood {
+    incoming: Incoming,
+    received: Rc<Received>,
+    id: HeaderValue,
+    /// its session ends with it
+    last: bool,
+}
+
+/// Identify and estimate.
+fn understand(
+    site: &Site,
+    mut received: Received,
+    payload: &Payload,
+) -> Result<Understood, Answer> {
+    let shared = &site.shared;
+    let body = match payload {
+        Payload::Whole { bytes, .. } => bytes.clone(),
+        Payload::Stream { .. } => Bytes::new(),
+    };
+    let text = std::str::from_utf8(&body).unwrap_or_default();
+    let scan = Scan::of(text);
+    let identity = (shared.identifier).identify(&received.headers, scan.as_ref().map(|_| text))?;
+    if identity.session.is_none() {
+        site.tally.without_session();
+    }
+    let (estimate, model) = match &scan {
+        Some(scan) => (Estimate::of(scan), scan.model.as_deref().map(hash_text)),
+        None => (Estimate::of_length(received.content_length()), None),
+    };
+    if let Some(scan) = &scan {
+        received.shape = scan.shape;
+        received.max_output_tokens = scan.max_output_tokens;
+        received.json = body.clone();
+    }
+    let id = request_id(site, &received.headers);
+    let explicit = explicit(site, &received.headers);
+    let received = Rc::new(received);
+    let incoming = Incoming {
+        route: shared.route,
+        phase: Phase::Serve,
+        model: model.unwrap_or_default(),
+        seed: id.to_str().map(hash_text).unwrap_or_default(),
+        session: identity.session,
+        parent: identity.parent,
+        prompt_tokens: estimate.prompt_tokens,
+        shared: Shared::Chain(estimate.chain),
+        explicit,
+        facts: Some(received.clone()),
+        ..Incoming::default()
+    };
+    Ok(Understood {
+        incoming,
+        received,
+        id,
+        last: identity.last,
+    })
+}
+
+fn request_id(site: &Site, headers: &HeaderMap) -> HeaderValue {
+    let given = headers
+        .get(REQUEST_ID)
+        .filter(|id| !id.is_empty() && id.to_str().is_ok());
+    match given {
+        Some(id) => id.clone(),
+        None => HeaderValue::try_from(site.request_id())
+            .unwrap_or_else(|_| HeaderValue::from_static("0")),
+    }
+}
+
+fn explicit(site: &Site, headers: &HeaderMap) -> Explicit {
+    let header = site.shared.explicit_header.as_ref();
+    let Some(value) = header.and_then(|name| headers.get(name)) else {
+        return Explicit::None;
+    };
+    let name = std::str::from_utf8(value.as_bytes())
+        .unwrap_or_default()
+        .trim();
+    let fleet = site.shared.core.fleet.snapshot();
+    fleet.find(name).map_or(Explicit::Unknown, Explicit::Target)
+}
+
+/// Sends the request to the ticket's target, and waits for the head of the answer.
+async fn dispatch(
+    site: &Site,
+    ticket: &Ticket,
+    received: &Received,
+    payload: &mut Payload,
+    id: &HeaderValue,
+) -> Result<Sent, Broken> {
+    let missing = || Broken::Unreachable(std::io::ErrorKind::NotFound.into());
+    let upstream = site.upstream(ticket.target()).ok_or_else(missing)?;
+    let rank = ticket.spec().ok_or_else(missing)?.endpoint.rank;
+    let request = |body| compose(site, upstream, rank, received, id, body);
+    if let Payload::Whole { bytes, .. } = payload {
+        let body = || request(Outbound::whole(bytes.clone()));
+        if let Some(answer) = upstream.send_pooled(body).await {
+            return answer.map(Sent);
+        }
+    }
+    // A stream can be sent only once: never over a connection that may have died in the pool.
+    let link = upstream.open().await?;
+    let body = payload.take().ok_or_else(missing)?;
+    upstream.exchange(link, request(body)).await.map(Sent)
+}
+
+/// An engine's answer, its body still to come.
+struct Sent(Response<Inflow>);
+
+fn compose(
+    site: &Site,
+    upstream: &Upstream,
+    rank: u32,
+    received: &Received,
+    id: &HeaderValue,
+    body: Outbound,
+) -> Request<Outbound> {
+    let engine = &upstream.engine;
+    let shared = &site.shared;
+    let mut headers = headers::to_engine(
+        &received.headers,
+        &shared.identifier,
+        shared.explicit_header.as_ref(),
+    );
+    headers.insert(HOST, engine.authority.clone());
+    headers.insert(REQUEST_ID, id.clone());
+    if let Some((name, value)) = engine.dialect.header(rank) {
+        headers.insert(name, value);
+    }
+    let with_rank = match &body {
+        Outbound::Whole(Some(_)) if !received.json.is_empty() => {
+            engine.dialect.body(&received.json, received.shape, rank)
+        }
+        Outbound::Whole(_) | Outbound::Stream { .. } => None,
+    };
+    let body = match with_rank {
+        Some(bytes) => {
+            headers.remove(CONTENT_LENGTH);
+            Outbound::whole(bytes)
+        }
+        None => body,
+    };
+    let path = received.uri.path_and_query().cloned();
+    let mut request = Request::new(body);
+    *request.method_mut() = received.method.clone();
+    *request.uri_mut() = engine.uri(&path.unwrap_or_else(|| PathAndQuery::from_static("/")));
+    *request.headers_mut() = headers;
+    request
+}
+
+/// What an attempt came to.
+enum Weighed {
+    /// the client gets this answer; none: nothing is held any more
+    Take(Response<Inflow>, Option<Ticket>),
+    /// another target is to be asked
+    Again(Setback),
+}
+
+/// What the client gets if nobody else can take its request.
+enum Setback {
+    Answered(Response<Inflow>),
+    Broken(Answer),
+}
+
+/// The next attempt, if there is to be one.
+struct Again<'a> {
+    possible: bool,
+    site: &'a Site,
+    incoming: &'a mut Incoming,
+}
+
+impl Again<'_> {
+    fn without(self, targets: impl IntoIterator<Item = u32>, cause: Retry) {
+        self.site.tally.retry(cause);
+        self.incoming.attempt += 1;
+        self.incoming.tried.extend(targets);
+    }
+}
+
+/// Confirms the ticket, or rolls it back and says whether to go on.
+fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result<Weighed, Answer> {
+    let fleet = &again.site.shared.core.fleet;
+    let target = ticket.target();
+    let broken = match sent {
+        Ok(Sent(response)) => {
+            let status = response.status();
+            let busy = status == StatusCode::TOO_MANY_REQUESTS
+                || (status == StatusCode::SERVICE_UNAVAILABLE
+                    && response.headers().contains_key(RETRY_AFTER));
+            if busy {
+                ticket.refused();
+                return Ok(Weighed::Take(response, None));
+            }
+            if !status.is_server_error() {
+                ticket.dispatched();
+                return Ok(Weighed::Take(response, Some(ticket)));
+            }
+            ticket.fail();
+            response.body().upstream().engine.failed(fleet);
+            if !again.possible {
+                return Ok(Weighed::Take(response, None));
+            }
+            again.without([target], Retry::Status);
+            return Ok(Weighed::Again(Setback::Answered(response)));
+        }
+        Err(Broken::Client(error)) => {
+            // Dropped, the ticket counts as cancelled.
+            return Err(Answer::body(format!(
+                "the request's body broke off: {error}"
+            )));
+        }
+        Err(broken) => broken,
+    };
+    let name = ticket
+        .spec()
+        .map_or("?", |spec| spec.endpoint.name.as_str());
+    let message = format!("the engine of target {name} gave no answer: {broken}");
+    tracing::debug!(message);
+    let (answer, lost, cause) = match broken {
+        Broken::TooLate(_) => (Answer::too_late(message), vec![target], Retry::Timeout),
+        _ => (
+            Answer::unreachable(message),
+            ticket.neighbours(),
+            Retry::Connection,
+        ),
+    };
+    ticket.fail();
+    if let Some(upstream) = again.site.upstream(target) {
+        upstream.engine.failed(fleet);
+    }
+    if !again.possible {
+        return Err(answer);
+    }
+    again.without(lost, cause);
+    Ok(Weighed::Again(Setback::Broken(answer)))
+}
+
+/// Nobody takes it (any more): what an engine said before weighs more than the refusal to try another.
+fn nowhere(
+    refusal: Refusal,
+    setback: Option<Setback>,
+    seat: Seat,
+) -> Result<Response<Reply>, Answer> {
+    match setback {
+        None => Err(Answer::refused(&refusal)),
+        Some(Setback::Answered(response)) => Ok(take(response, None, seat)),
+        Some(Setback::Broken(answer)) => Err(answer),
+    }
+}
+
+/// Passes an engine's answer on; what the request holds is given back as it ends.
+fn take(response: Response<Inflow>, ticket: Option<Ticket>, seat: Seat) -> Response<Reply> {
+    let (mut parts, inflow) = response.into_parts();
+    headers::to_client(&mut parts.headers);
+    let good = parts.status.as_u16() < 400;
+    let flow = Flow::new(inflow, ticket, good, &parts.headers, seat);
+    Response::from_parts(parts, Reply::flow(flow))
+}
+
+/// Counts a request once, whatever becomes of it.
+struct Account {
+    site: Rc<Site>,
+    explained: Option<Explained>,
+    /// why, where no policy was asked
+    ended_by: &'static str,
+    code: u16,
+}
+
+/// As nginx counts a client that left before it got an answer.
+const CLIENT_LEFT: u16 = 499;
+
+impl Account {
+    fn open(site: &Rc<Site>) -> Account {
+        Account {
+            site: site.clone(),
+            explained: None,
+            ended_by: "cancelled",
+            code: CLIENT_LEFT,
+        }
+    }
+
+    fn ended_by(&mut self, code: &'static str) {
+        self.ended_by = code;
+    }
+
+    fn close(mut self, status: StatusCode) {
+        self.code = status.as_u16();
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        match &self.explained {
+            Some(Explained { policy, reason, .. }) => {
+                self.site
+                    .tally
+                    .request(policy, Phase::Serve, reason, self.code);
+            }
+            None => {
+                let policy = self.site.policy();
+                self.site
+                    .tally
+                    .request(&policy, Phase::Serve, self.ended_by, self.code);
+            }
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A small language: `Rig::new().endpoint("a", &engine).start()`, engines with a script, clients.
+
+mod client;
+mod engine;
+mod policy;
+mod rig;
+
+pub use client::{Client, Got, get, post};
+pub use engine::{Answer, Engine, Seen, chunks, json, say, text};
+pub use policy::{Broken, Least};
+pub use rig::{Rig, Running};
+
+use std::time::{Duration, Instant};
+
+/// Waits for a condition that another thread brings about.
+pub async fn until(what: &str, condition: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}

@@ -1,0 +1,141 @@
+use super::{Client, Engine, Got, Least, get, until};
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use pointsman_core::{Core, Limits, Load, Phase, Source, Target};
+use pointsman_proxy::{Breaker, Dialect, Endpoint, Pool, Proxy, Settings, SystemClock};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A proxy to be.
+pub struct Rig {
+    pub settings: Settings,
+    source: Arc<dyn Source>,
+}
+
+impl Rig {
+    /// One thread, one pool, no breaker.
+    pub fn new() -> Rig {
+        let free = SocketAddr::from(([127, 0, 0, 1], 0));
+        let pool = Pool {
+            name: "main".to_owned(),
+            role: Phase::Serve,
+            dialect: Dialect::OpenAi,
+            endpoints: Vec::new(),
+            health: None,
+            breaker: Breaker {
+                failures: 0,
+                ..Breaker::default()
+            },
+        };
+        let settings = Settings {
+            listen: free,
+            admin: free,
+            threads: 1,
+            pools: vec![pool],
+            ..Settings::default()
+        };
+        Rig {
+            settings,
+            source: Arc::new(Least::default()),
+        }
+    }
+
+    pub fn endpoint(self, name: &str, engine: &Engine) -> Rig {
+        self.url(name, &engine.url(), 1)
+    }
+
+    pub fn url(mut self, name: &str, url: &str, ranks: u32) -> Rig {
+        self.settings.pools[0].endpoints.push(Endpoint {
+            name: name.to_owned(),
+            url: url.to_owned(),
+            ranks,
+            models: None,
+            labels: Vec::new(),
+        });
+        self
+    }
+
+    pub fn source(mut self, source: impl Source + 'static) -> Rig {
+        self.source = Arc::new(source);
+        self
+    }
+
+    pub fn with(mut self, change: impl FnOnce(&mut Settings)) -> Rig {
+        change(&mut self.settings);
+        self
+    }
+
+    pub fn start(self) -> Running {
+        let core = Arc::new(Core::new(Limits::default(), Arc::new(SystemClock::start())));
+        let proxy = Proxy::bind(self.settings, core.clone(), self.source).unwrap();
+        let (address, admin) = (proxy.data_addr(), proxy.admin_addr());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(proxy.run(async {
+                let _ = stopped.await;
+            }))
+        });
+        Running {
+            core,
+            address,
+            admin,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+/// A proxy that serves.
+pub struct Running {
+    pub core: Arc<Core>,
+    pub address: SocketAddr,
+    pub admin: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<Result<(), pointsman_proxy::Error>>>,
+}
+
+impl Running {
+    pub async fn client(&self) -> Client {
+        Client::connect(self.address).await
+    }
+
+    /// Over a connection of its own.
+    pub async fn send(&self, request: Request<Full<Bytes>>) -> Got {
+        self.client().await.send(request).await
+    }
+
+    pub async fn metrics(&self) -> String {
+        let mut client = Client::connect(self.admin).await;
+        client.send(get("/metrics", &[])).await.text().to_owned()
+    }
+
+    pub fn load(&self, target: Target) -> Load {
+        self.core.fleet.snapshot().ledger().load(target)
+    }
+
+    pub fn takes(&self, target: Target) -> bool {
+        let standing = self.core.fleet.snapshot().standing(target).unwrap();
+        standing.healthy && standing.closed
+    }
+
+    /// Waits until nothing is outstanding on any target.
+    pub async fn drained(&self) {
+        until("every gauge back at zero", || {
+            let fleet = self.core.fleet.snapshot();
+            fleet.targets().all(|(target, _)| {
+                let load = fleet.ledger().load(target);
+                (load.requests, load.prefill_tokens, load.context_tokens) == (0, 0, 0)
+            })
+        })
+        .await;
+    }
+
+    /// Tells it to stop; the thread ends when it has.
+    pub fn stop(&mut self) -> std::thread::JoinHandle<Result<(), pointsman_proxy::Error>> {
+        drop(self.stop.take());
+        self.thread.take().unwrap()
+    }
+}
