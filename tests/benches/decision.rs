@@ -50,7 +50,10 @@ impl Case {
 }
 
 fn core(targets: u32) -> Arc<Core> {
-    let core = Arc::new(Core::new(Table::default(), Arc::new(ManualClock::default())));
+    let core = Arc::new(Core::new(
+        Table::default(),
+        Arc::new(ManualClock::default()),
+    ));
     for n in 0..targets {
         core.fleet.add(TargetSpec {
             endpoint: Endpoint {
@@ -90,7 +93,9 @@ fn case(
         ..Incoming::default()
     };
     // Binds the session, so that what is measured is a later turn.
-    if let Outcome::Routed(ticket) = decide(&worker, router.as_mut(), Fallback::LeastLoad, &incoming) {
+    if let Outcome::Routed(ticket) =
+        decide(&worker, router.as_mut(), Fallback::LeastLoad, &incoming)
+    {
         ticket.finish();
     }
     let ask = Rc::new(Ask::begin(&worker, &incoming));
@@ -125,12 +130,25 @@ fn main() -> Result<()> {
         let what = if bound { "sticky" } else { "least" };
         let core = core(targets);
         let instance = Instance::new(prepared.clone(), core.cells("session-affinity"));
-        let through_wasm = (prepared.policy().clone(), Box::new(instance) as Box<dyn Router>);
-        cases.push(case(format!("{what} over {targets}, wasm"), &core, through_wasm, bound));
+        let through_wasm = (
+            prepared.policy().clone(),
+            Box::new(instance) as Box<dyn Router>,
+        );
+        cases.push(case(
+            format!("{what} over {targets}, wasm"),
+            &core,
+            through_wasm,
+            bound,
+        ));
         let native = Native::<pointsman_session_affinity::SessionAffinity>::new("")
             .map_err(anyhow::Error::msg)?;
         let native = (native.policy(), Box::new(native) as Box<dyn Router>);
-        cases.push(case(format!("{what} over {targets}, native"), &core, native, bound));
+        cases.push(case(
+            format!("{what} over {targets}, native"),
+            &core,
+            native,
+            bound,
+        ));
     }
 
     for _ in 0..ROUNDS {
@@ -146,7 +164,10 @@ fn main() -> Result<()> {
     let mut walked = vec![1_u8; WALK];
     for _ in 0..COLD_CALLS {
         for case in &mut cases {
-            walked.iter_mut().step_by(64).for_each(|b| *b = b.wrapping_add(1));
+            walked
+                .iter_mut()
+                .step_by(64)
+                .for_each(|b| *b = b.wrapping_add(1));
             black_box(&mut walked);
             let (router, ask) = (&mut case.router, &case.ask);
             let call = per_call(1, || {
@@ -159,7 +180,11 @@ fn main() -> Result<()> {
     let mut figures = Map::new();
     for case in &mut cases {
         case.cold_ns.sort_by(f64::total_cmp);
-        let at = |q: f64| case.cold_ns.get((case.cold_ns.len() as f64 * q) as usize).copied();
+        let at = |q: f64| {
+            case.cold_ns
+                .get((case.cold_ns.len() as f64 * q) as usize)
+                .copied()
+        };
         let figure = json!({
             "call_hot_ns": round(case.call_ns), "whole_step_hot_ns": round(case.whole_ns),
             "call_cold_p50_ns": at(0.5).map(round), "call_cold_p90_ns": at(0.9).map(round),

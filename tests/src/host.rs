@@ -42,7 +42,14 @@ impl Engine {
     ) -> Result<Engine> {
         let ranks_text = ranks.to_string();
         let process = Process::start(&[
-            "engine", "--listen", listen, "--ranks", &ranks_text, "--name", name, "--time-scale",
+            "engine",
+            "--listen",
+            listen,
+            "--ranks",
+            &ranks_text,
+            "--name",
+            name,
+            "--time-scale",
             time_scale,
         ])
         .await?;
@@ -134,10 +141,13 @@ impl Host {
 
     /// A chat request that asks for the explain headers; not sent yet.
     pub fn request(&self, session: &str, text: &str) -> RequestBuilder {
-        self.request_with(session, &json!({
-            "model": "demo", "max_tokens": 4,
-            "messages": [{ "role": "user", "content": text }],
-        }))
+        self.request_with(
+            session,
+            &json!({
+                "model": "demo", "max_tokens": 4,
+                "messages": [{ "role": "user", "content": text }],
+            }),
+        )
     }
 
     /// The same with a body.
@@ -162,7 +172,11 @@ impl Host {
     /// # Errors
     /// If the admin side does not answer.
     pub async fn metrics(&self) -> Result<Metrics> {
-        let page = self.client.get(format!("{}/metrics", self.admin)).send().await?;
+        let page = self
+            .client
+            .get(format!("{}/metrics", self.admin))
+            .send()
+            .await?;
         Ok(Metrics::parse(&page.error_for_status()?.text().await?))
     }
 
@@ -202,7 +216,10 @@ impl Answer {
     pub async fn read(response: Response) -> Result<Answer> {
         let header = |name| {
             let value = response.headers().get(name);
-            value.and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned()
+            value
+                .and_then(|v| v.to_str().ok())
+                .unwrap_or_default()
+                .to_owned()
         };
         let (target, reason) = (header("x-pointsman-target"), header("x-pointsman-reason"));
         let (status, rank) = (response.status().as_u16(), header("x-engine-rank"));

@@ -18,5 +18,5 @@ mod process;
 
 pub use host::{Answer, Engine, Host};
 pub use metrics::Metrics;
-pub use paths::{guest, policy, pointsman, root};
+pub use paths::{guest, pointsman, policy, root};
 pub use process::Process;

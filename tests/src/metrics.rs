@@ -26,6 +26,7 @@ impl Metrics {
 
     /// What is outstanding anywhere: requests and prefill tokens.
     pub fn outstanding(&self) -> f64 {
-        self.sum("pointsman_target_requests", &[]) + self.sum("pointsman_target_prefill_tokens", &[])
+        self.sum("pointsman_target_requests", &[])
+            + self.sum("pointsman_target_prefill_tokens", &[])
     }
 }

@@ -14,10 +14,16 @@ pub fn pointsman() -> PathBuf {
 
 /// A policy of `plugins/`, as a component.
 pub fn policy(name: &str) -> PathBuf {
-    root().join("target/policies").join(name).with_extension("wasm")
+    root()
+        .join("target/policies")
+        .join(name)
+        .with_extension("wasm")
 }
 
 /// A misbehaving policy of `tests/guests/`, as a component.
 pub fn guest(name: &str) -> PathBuf {
-    root().join("target/guests").join(name).with_extension("wasm")
+    root()
+        .join("target/guests")
+        .join(name)
+        .with_extension("wasm")
 }

@@ -55,7 +55,12 @@ impl Rank {
             shared: Shared::Given(prompt_tokens / 2),
             ..Incoming::default()
         };
-        match decide(&self.worker, &mut self.instance, Fallback::LeastLoad, &incoming) {
+        match decide(
+            &self.worker,
+            &mut self.instance,
+            Fallback::LeastLoad,
+            &incoming,
+        ) {
             Outcome::Refused(_) => None,
             Outcome::Routed(mut ticket) => {
                 assert_eq!(ticket.verdict().failure, None);
@@ -72,9 +77,16 @@ impl Rank {
 
 fn ranks(engine: &Engine, name: &str) -> Result<Vec<Rank>> {
     let wasm = std::fs::read(policy(name))?;
-    let limits = Limits { time_ms: 1000, ..Limits::default() };
+    let limits = Limits {
+        time_ms: 1000,
+        ..Limits::default()
+    };
     let prepared = Arc::new(engine.load(&wasm, "", limits)?);
-    let table = Table { max: 4096, ttl_ms: 60_000, ..Table::default() };
+    let table = Table {
+        max: 4096,
+        ttl_ms: 60_000,
+        ..Table::default()
+    };
     let rank = || {
         let clock = Arc::new(ManualClock::default());
         let core = Arc::new(Core::new(table, clock.clone()));
@@ -105,7 +117,12 @@ fn ranks(engine: &Engine, name: &str) -> Result<Vec<Rank>> {
 #[test]
 fn eight_instances_decide_a_hundred_thousand_requests_alike() -> Result<()> {
     let engine = Engine::new()?;
-    for name in ["conversation-round-robin", "session-affinity", "parent-affinity", "least-tokens"] {
+    for name in [
+        "conversation-round-robin",
+        "session-affinity",
+        "parent-affinity",
+        "least-tokens",
+    ] {
         let mut ranks = ranks(&engine, name)?;
         let mut targets = [0_u32; 8];
         for n in 0..REQUESTS {
@@ -119,7 +136,10 @@ fn eight_instances_decide_a_hundred_thousand_requests_alike() -> Result<()> {
                 targets[target as usize] += 1;
             }
         }
-        assert!(targets.iter().all(|&n| n > 1000), "{name}: all in one place: {targets:?}");
+        assert!(
+            targets.iter().all(|&n| n > 1000),
+            "{name}: all in one place: {targets:?}"
+        );
     }
     Ok(())
 }

@@ -2,15 +2,18 @@
 
 use anyhow::Result;
 use pointsman_core::{
-    Core, Endpoint, Event, Failure, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Roles,
-    TargetSpec, Ticket, Worker, decide,
+    Core, Endpoint, Event, Failure, Fallback, Incoming, Limits as Table, ManualClock, Outcome,
+    Roles, TargetSpec, Ticket, Worker, decide,
 };
 use pointsman_runtime::{Engine, Instance, Limits, LoadError, Stage};
 use pointsman_tests::{guest, policy};
 use std::rc::Rc;
 use std::sync::Arc;
 
-const LIMITS: Limits = Limits { time_ms: 20, memory_mb: 8 };
+const LIMITS: Limits = Limits {
+    time_ms: 20,
+    memory_mb: 8,
+};
 
 struct Rig {
     core: Arc<Core>,
@@ -23,7 +26,10 @@ impl Rig {
         let wasm = std::fs::read(guest("guest"))?;
         let config = format!("{{\"does\": \"{does}\"}}");
         let prepared = Arc::new(engine.load(&wasm, &config, LIMITS)?);
-        let core = Arc::new(Core::new(Table::default(), Arc::new(ManualClock::default())));
+        let core = Arc::new(Core::new(
+            Table::default(),
+            Arc::new(ManualClock::default()),
+        ));
         for rank in 0..2 {
             core.fleet.add(TargetSpec {
                 endpoint: Endpoint {
@@ -45,8 +51,16 @@ impl Rig {
     }
 
     fn send(&mut self) -> Ticket {
-        let incoming = Incoming { session: Some(1), ..Incoming::default() };
-        match decide(&self.worker, &mut self.instance, Fallback::LeastLoad, &incoming) {
+        let incoming = Incoming {
+            session: Some(1),
+            ..Incoming::default()
+        };
+        match decide(
+            &self.worker,
+            &mut self.instance,
+            Fallback::LeastLoad,
+            &incoming,
+        ) {
             Outcome::Routed(ticket) => ticket,
             Outcome::Refused(refusal) => panic!("{refusal:?}"),
         }
@@ -83,7 +97,10 @@ fn a_policy_that_recurses_without_end_is_stopped() -> Result<()> {
     let mut rig = Rig::new(&Engine::new()?, "deep-stack")?;
     // The guest's own stack ends in its memory before wasmtime's does, or the other way round.
     let failure = rig.send().verdict().failure.clone();
-    assert!(matches!(failure, Some(Failure::Stack | Failure::Trap(_))), "{failure:?}");
+    assert!(
+        matches!(failure, Some(Failure::Stack | Failure::Trap(_))),
+        "{failure:?}"
+    );
     Ok(())
 }
 
@@ -117,17 +134,46 @@ fn what_is_no_policy_is_refused_at_its_stage_and_the_text_says_what_to_do() -> R
     };
     let with = |does: &str| format!("{{\"does\": \"{does}\"}}");
     let half = wasm.get(..wasm.len() / 2).unwrap_or_default();
-    let foreign = replaced(&wasm, b"pointsman:policy/fleet@0.1.0", b"pointsman:policy/fleet@0.2.0");
+    let foreign = replaced(
+        &wasm,
+        b"pointsman:policy/fleet@0.1.0",
+        b"pointsman:policy/fleet@0.2.0",
+    );
     let cases: [(&[u8], &str, Stage, &str); 10] = [
         (b"", "", Stage::Parse, "an empty file"),
         (b"hello there", "", Stage::Parse, "not WebAssembly"),
         (b"\x7FELF....", "", Stage::Parse, "compiled code"),
-        (b"\0asm\x01\0\0\0", "", Stage::Parse, "pointsman policy build"),
+        (
+            b"\0asm\x01\0\0\0",
+            "",
+            Stage::Parse,
+            "pointsman policy build",
+        ),
         (half, "", Stage::Compile, "not a valid component"),
-        (&foreign, "", Stage::Contract, "needs pointsman:policy/fleet@0.2.0, this host speaks pointsman:policy@0.1.0"),
-        (&wasm, &with("refuse"), Stage::Configure, "it refuses whatever it is given"),
-        (&wasm, &with("panic-in-configure"), Stage::Configure, "trapped"),
-        (&wasm, &with("spin-in-configure"), Stage::Configure, "time limit"),
+        (
+            &foreign,
+            "",
+            Stage::Contract,
+            "needs pointsman:policy/fleet@0.2.0, this host speaks pointsman:policy@0.1.0",
+        ),
+        (
+            &wasm,
+            &with("refuse"),
+            Stage::Configure,
+            "it refuses whatever it is given",
+        ),
+        (
+            &wasm,
+            &with("panic-in-configure"),
+            Stage::Configure,
+            "trapped",
+        ),
+        (
+            &wasm,
+            &with("spin-in-configure"),
+            Stage::Configure,
+            "time limit",
+        ),
         (&wasm, "{\"doess\": 1}", Stage::Configure, "doess"),
     ];
     for (wasm, config, stage, text) in cases {
@@ -158,9 +204,21 @@ fn the_four_policies_refuse_unknown_and_impossible_configuration_in_words() -> R
     let cases = [
         ("least-tokens", "{\"request_tokens\": 1}", "request_tokens"),
         ("session-affinity", "{\"placement\": \"random\"}", "random"),
-        ("session-affinity", "{\"when_owner_busy\": 7}", "when_owner_busy"),
-        ("parent-affinity", "{\"guard_load_ratio\": -1}", "guard_load_ratio"),
-        ("conversation-round-robin", "{\"fair_share_multiplier\": 0}", "fair_share_multiplier"),
+        (
+            "session-affinity",
+            "{\"when_owner_busy\": 7}",
+            "when_owner_busy",
+        ),
+        (
+            "parent-affinity",
+            "{\"guard_load_ratio\": -1}",
+            "guard_load_ratio",
+        ),
+        (
+            "conversation-round-robin",
+            "{\"fair_share_multiplier\": 0}",
+            "fair_share_multiplier",
+        ),
         ("conversation-round-robin", "not json", "expected"),
     ];
     for (name, config, text) in cases {
@@ -170,7 +228,10 @@ fn the_four_policies_refuse_unknown_and_impossible_configuration_in_words() -> R
             other => panic!("{name} {config}: {other:?}"),
         };
         assert!(message.contains(text), "{name}: no {text:?} in {message:?}");
-        assert!(engine.load(&wasm, "", LIMITS).is_ok(), "{name}: the empty configuration");
+        assert!(
+            engine.load(&wasm, "", LIMITS).is_ok(),
+            "{name}: the empty configuration"
+        );
     }
     Ok(())
 }

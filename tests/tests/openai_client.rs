@@ -24,12 +24,18 @@ async fn python() -> Result<PathBuf> {
         ensure!(status.success(), "{} {args:?}: {status}", program.display());
         Ok(())
     };
-    run("python3".into(), &["-m".as_ref(), "venv".as_ref(), venv.as_os_str()])
-        .await
-        .context("Python 3 with venv is needed")?;
+    run(
+        "python3".into(),
+        &["-m".as_ref(), "venv".as_ref(), venv.as_os_str()],
+    )
+    .await
+    .context("Python 3 with venv is needed")?;
     // A registry may stall: once more before giving up.
     let install = ["-m", "pip", "install", "--quiet", "--retries", "5", "-r"].map(AsRef::as_ref);
-    let args: Vec<&std::ffi::OsStr> = install.into_iter().chain([requirements.as_os_str()]).collect();
+    let args: Vec<&std::ffi::OsStr> = install
+        .into_iter()
+        .chain([requirements.as_os_str()])
+        .collect();
     if run(python.clone(), &args).await.is_err() {
         run(python.clone(), &args).await?;
     }
@@ -40,7 +46,12 @@ async fn python() -> Result<PathBuf> {
 async fn client(host: &Host, session: &str, turns: u32, max_tokens: u32) -> Result<Child> {
     Command::new(python().await?)
         .arg(root().join("tests/python/openai_session.py"))
-        .args([host.url.as_str(), session, &turns.to_string(), &max_tokens.to_string()])
+        .args([
+            host.url.as_str(),
+            session,
+            &turns.to_string(),
+            &max_tokens.to_string(),
+        ])
         .stdout(Stdio::piped())
         .kill_on_drop(true)
         .spawn()
@@ -52,7 +63,10 @@ async fn all_turns_of_a_session_reach_one_rank_and_a_killed_client_leaves_nothin
     let (a, b) = (Engine::start("a", 4).await?, Engine::start("b", 4).await?);
     let host = Host::start("session-affinity", &[&a, &b]).await?;
     for session in ["one", "two", "three"] {
-        let output = client(&host, session, 4, 8).await?.wait_with_output().await?;
+        let output = client(&host, session, 4, 8)
+            .await?
+            .wait_with_output()
+            .await?;
         ensure!(output.status.success(), "the client failed: {output:?}");
         let text = String::from_utf8(output.stdout)?;
         let turns: Vec<Value> = (text.lines())
@@ -66,7 +80,10 @@ async fn all_turns_of_a_session_reach_one_rank_and_a_killed_client_leaves_nothin
         };
         assert_eq!((rest.len(), &first["tokens"]), (3, &Value::from(8)));
         for turn in rest {
-            assert_eq!((&turn["engine"], &turn["rank"]), (&first["engine"], &first["rank"]));
+            assert_eq!(
+                (&turn["engine"], &turn["rank"]),
+                (&first["engine"], &first["rank"])
+            );
             assert!(turn["cached"].as_u64() > Some(0), "{turn}");
         }
     }
@@ -80,6 +97,7 @@ async fn all_turns_of_a_session_reach_one_rank_and_a_killed_client_leaves_nothin
     ensure!(first.is_some_and(|line| line.contains("first")));
     ensure!(host.metrics().await?.sum("pointsman_target_requests", &[]) == 1.0);
     client.kill().await?;
-    host.metrics_until(Duration::from_secs(1), |m| m.outstanding() == 0.0).await?;
+    host.metrics_until(Duration::from_secs(1), |m| m.outstanding() == 0.0)
+        .await?;
     Ok(())
 }

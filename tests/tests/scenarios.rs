@@ -19,7 +19,11 @@ fn scenarios() -> Result<Vec<PathBuf>> {
         }
     }
     found.sort();
-    ensure!(found.len() > 40, "{} scenarios: some are missing", found.len());
+    ensure!(
+        found.len() > 40,
+        "{} scenarios: some are missing",
+        found.len()
+    );
     Ok(found)
 }
 
@@ -30,7 +34,10 @@ fn play(host: &str, scenarios: &[PathBuf]) -> Result<(bool, String)> {
         .output()
         .context("`make build` first")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    Ok((output.status.success(), text + &String::from_utf8_lossy(&output.stderr)))
+    Ok((
+        output.status.success(),
+        text + &String::from_utf8_lossy(&output.stderr),
+    ))
 }
 
 #[test]
@@ -60,7 +67,11 @@ fn the_first_difference_is_printed_and_the_exit_status_is_1() -> Result<()> {
     for host in ["native", "wasm"] {
         let (passed, output) = play(host, std::slice::from_ref(&file))?;
         ensure!(!passed);
-        for part in ["step      2", "expected  reason placed", "got       a/0 (owner)"] {
+        for part in [
+            "step      2",
+            "expected  reason placed",
+            "got       a/0 (owner)",
+        ] {
             ensure!(output.contains(part), "no {part:?} in {output}");
         }
     }
@@ -71,8 +82,14 @@ fn the_first_difference_is_printed_and_the_exit_status_is_1() -> Result<()> {
 fn an_unknown_key_is_refused_with_its_line() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("typo.toml");
-    std::fs::write(&file, "[fleet]\ntargets = [\"a/0\"]\n[[step]]\nsendd = { id = \"r\" }\n")?;
+    std::fs::write(
+        &file,
+        "[fleet]\ntargets = [\"a/0\"]\n[[step]]\nsendd = { id = \"r\" }\n",
+    )?;
     let (passed, output) = play("native", &[Path::new(&file).to_owned()])?;
-    ensure!(!passed && output.contains("line 4") && output.contains("sendd"), "{output}");
+    ensure!(
+        !passed && output.contains("line 4") && output.contains("sendd"),
+        "{output}"
+    );
     Ok(())
 }

@@ -35,7 +35,9 @@ async fn two_hundred_concurrent_first_turns_of_one_session_bind_once() -> Result
     let targets: BTreeSet<&str> = answers.iter().map(|a| a.target.as_str()).collect();
     assert!(answers.iter().all(|a| a.status == 200));
     assert_eq!(targets.len(), 1, "{targets:?}");
-    let metrics = host.metrics_until(SECOND, |m| m.outstanding() == 0.0).await?;
+    let metrics = host
+        .metrics_until(SECOND, |m| m.outstanding() == 0.0)
+        .await?;
     assert_eq!(metrics.sum("pointsman_target_sessions", &[]), 1.0);
     assert_eq!(metrics.sum("pointsman_bindings", &[]), 1.0);
     Ok(())
@@ -46,12 +48,17 @@ async fn a_child_starts_where_its_siblings_are_and_keeps_a_session_of_its_own() 
     let (a, b) = (Engine::start("a", 4).await?, Engine::start("b", 4).await?);
     let host = Host::start("parent-affinity", &[&a, &b]).await?;
     let child = |id: &'static str| {
-        let request = host.request(id, "hello").header("x-parent-session-id", "root");
+        let request = host
+            .request(id, "hello")
+            .header("x-parent-session-id", "root");
         async { pointsman_tests::Answer::read(request.send().await?).await }
     };
     let first = child("c1").await?;
     let second = child("c2").await?;
-    assert_eq!((first.reason.as_str(), second.reason.as_str()), ("placed", "siblings"));
+    assert_eq!(
+        (first.reason.as_str(), second.reason.as_str()),
+        ("placed", "siblings")
+    );
     assert_eq!(first.target, second.target);
     assert_eq!(child("c2").await?.reason, "owner");
     Ok(())
@@ -68,32 +75,49 @@ async fn a_client_that_leaves_in_mid_stream_leaves_nothing_outstanding() -> Resu
     });
     let mut streaming = host.request_with("s", &body).send().await?;
     assert!(streaming.chunk().await?.is_some());
-    assert_eq!(host.metrics().await?.sum("pointsman_target_requests", &[]), 1.0);
+    assert_eq!(
+        host.metrics().await?.sum("pointsman_target_requests", &[]),
+        1.0
+    );
     drop(streaming);
-    host.metrics_until(SECOND, |m| m.outstanding() == 0.0).await?;
+    host.metrics_until(SECOND, |m| m.outstanding() == 0.0)
+        .await?;
     // The engine is told too: its rank is free again.
-    let page = reqwest::get(format!("{}/metrics", a.url)).await?.text().await?;
-    let running = pointsman_tests::Metrics::parse(&page).sum("pointsman_engine_requests_running", &[]);
+    let page = reqwest::get(format!("{}/metrics", a.url))
+        .await?
+        .text()
+        .await?;
+    let running =
+        pointsman_tests::Metrics::parse(&page).sum("pointsman_engine_requests_running", &[]);
     assert_eq!(running, 0.0);
     Ok(())
 }
 
 #[tokio::test]
-async fn a_killed_engine_costs_no_client_an_error_and_is_used_again_when_it_is_back() -> Result<()> {
+async fn a_killed_engine_costs_no_client_an_error_and_is_used_again_when_it_is_back() -> Result<()>
+{
     let (mut a, b) = (Engine::start("a", 2).await?, Engine::start("b", 2).await?);
     let host = Host::start("session-affinity", &[&a, &b]).await?;
     let ids: Vec<String> = (0..40).map(|n| format!("s{n}")).collect();
     let all = || try_join_all(ids.iter().map(|id| host.chat(id, "hello")));
     let before = all().await?;
-    let (address, on_a) = (a.address(), before.iter().filter(|x| x.target.starts_with('a')).count());
+    let (address, on_a) = (
+        a.address(),
+        before.iter().filter(|x| x.target.starts_with('a')).count(),
+    );
     assert!(on_a > 0);
 
     a.process.kill().await?;
     let after = all().await?;
-    assert!(after.iter().all(|x| x.status == 200 && x.target.starts_with('b')));
+    assert!(
+        after
+            .iter()
+            .all(|x| x.status == 200 && x.target.starts_with('b'))
+    );
     let rebound = after.iter().filter(|x| x.reason == "rebound").count();
     assert_eq!(rebound, on_a, "its sessions rebind, the others stay");
-    host.metrics_until(SECOND, |m| m.outstanding() == 0.0).await?;
+    host.metrics_until(SECOND, |m| m.outstanding() == 0.0)
+        .await?;
 
     let _a = Engine::start_with("a", 2, &address, "0.01").await?;
     // New sessions go there again once the health check has seen it.
@@ -107,7 +131,9 @@ async fn a_killed_engine_costs_no_client_an_error_and_is_used_again_when_it_is_b
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(Duration::from_secs(30), back).await.context("never used again")??;
+    tokio::time::timeout(Duration::from_secs(30), back)
+        .await
+        .context("never used again")??;
     Ok(())
 }
 
@@ -115,11 +141,18 @@ async fn a_killed_engine_costs_no_client_an_error_and_is_used_again_when_it_is_b
 async fn an_explicit_target_is_obeyed_and_the_session_lives_there_from_now_on() -> Result<()> {
     let a = Engine::start("a", 4).await?;
     let host = Host::start("session-affinity", &[&a]).await?;
-    let request = host.request("s", "hello").header("x-pointsman-target", "a/3");
+    let request = host
+        .request("s", "hello")
+        .header("x-pointsman-target", "a/3");
     let answer = pointsman_tests::Answer::read(request.send().await?).await?;
-    assert_eq!((answer.rank.as_str(), answer.reason.as_str()), ("3", "explicit"));
+    assert_eq!(
+        (answer.rank.as_str(), answer.reason.as_str()),
+        ("3", "explicit")
+    );
     assert_eq!(host.chat("s", "hello").await?.target, "a/3");
-    let request = host.request("s", "hello").header("x-pointsman-target", "a/9");
+    let request = host
+        .request("s", "hello")
+        .header("x-pointsman-target", "a/9");
     let answer = pointsman_tests::Answer::read(request.send().await?).await?;
     assert_eq!(answer.status, 400);
     Ok(())

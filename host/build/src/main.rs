@@ -29,12 +29,12 @@ fn main() -> ExitCode {
     match build(&args.crates, &options, &mut |line| eprintln!("{line}")) {
         Ok(all) => {
             for built in all {
-                println!(
-                    "{}  {} bytes{}",
-                    built.path.display(),
-                    built.component.bytes().len(),
-                    if built.changed { "" } else { "  unchanged" }
-                );
+                let component = &built.component;
+                let unchanged = if built.changed { "" } else { ", unchanged" };
+                let size = component.bytes().len();
+                println!("{}  {size} bytes{unchanged}", built.path.display());
+                println!("  imports {}", component.imports().join(" "));
+                println!("  exports {}", component.exports().join(" "));
             }
             ExitCode::SUCCESS
         }

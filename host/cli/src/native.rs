@@ -1,9 +1,7 @@
 //! Baselines without a policy: what plain load balancers do.
 
 use anyhow::{Result, bail};
-use pointsman_core::{
-    Ask, Decision, Failure, Keys, Policy, Route, Router, Source, Tie, Weights,
-};
+use pointsman_core::{Ask, Decision, Failure, Keys, Policy, Route, Router, Source, Tie, Weights};
 use std::rc::Rc;
 use std::sync::Arc;
 

@@ -143,7 +143,9 @@ pub fn load_pinned(
     }
     engine
         .load(&wasm, config, limits)
-        .map_err(|e| anyhow::Error::msg(e.to_string()).context(format!("stage {}", e.stage().as_str())))
+        .map_err(|e| {
+            anyhow::Error::msg(e.to_string()).context(format!("stage {}", e.stage().as_str()))
+        })
         .with_context(|| format!("the policy {policy} cannot be used"))
 }
 

@@ -156,7 +156,7 @@ impl<'de> Visitor<'de> for Items<'_, 'de> {
 pub(crate) fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str>> {
     let raw = (pointer.split('/').skip(1)).try_fold(body, |json, segment| {
         let segment = segment.replace("~1", "/").replace("~0", "~");
-        serde_json::from_str::<Step>(json).ok()?.take(&segment)
+        step(json, &segment)
     })?;
     match serde_json::from_str::<Text>(raw) {
         Ok(text) => Some(text.0),
@@ -164,24 +164,15 @@ pub(crate) fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str
     }
 }
 
-/// One level of JSON, its values raw.
-#[derive(serde::Deserialize)]
-#[serde(untagged, bound(deserialize = "'de: 'a"))]
-enum Step<'a> {
-    Object(Entries<'a>),
-    List(#[serde(borrow)] Vec<&'a RawValue>),
-}
-
-impl<'a> Step<'a> {
-    fn take(self, segment: &str) -> Option<&'a str> {
-        match self {
-            Step::Object(Entries(entries)) => {
-                let (_, value) = entries.into_iter().rev().find(|(key, _)| key == segment)?;
-                Some(value.get())
-            }
-            Step::List(items) => Some(items.get(segment.parse::<usize>().ok()?)?.get()),
-        }
+/// One level down. (An untagged enum cannot hold raw values.)
+fn step<'a>(json: &'a str, segment: &str) -> Option<&'a str> {
+    if json.trim_start().starts_with('[') {
+        let items: Vec<&RawValue> = serde_json::from_str(json).ok()?;
+        return Some(items.get(segment.parse::<usize>().ok()?)?.get());
     }
+    let Entries(entries) = serde_json::from_str(json).ok()?;
+    let (_, value) = entries.into_iter().rev().find(|(key, _)| key == segment)?;
+    Some(value.get())
 }
 
 /// The fields of an object in order, doubles included.

@@ -226,6 +226,11 @@ fn compose(
         }
         None => body,
     };
+    // hyper leaves it out, and some servers then answer 411 (RFC 9110 §8.6).
+    let has_content = [Method::POST, Method::PUT, Method::PATCH].contains(&received.method);
+    if has_content && matches!(body, Outbound::Whole(None)) {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     let path = received.uri.path_and_query().cloned();
     let mut request = Request::new(body);
     *request.method_mut() = received.method.clone();
@@ -235,6 +240,7 @@ fn compose(
 }
 
 /// What an attempt came to.
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum Weighed {
     /// the client gets this answer; none: nothing is held any more
     Take(Response<Inflow>, Option<Ticket>),
@@ -244,7 +250,7 @@ enum Weighed {
 
 /// What the client gets if nobody else can take its request.
 enum Setback {
-    Answered(Response<Inflow>),
+    Answered(Box<Response<Inflow>>),
     Broken(Answer),
 }
 
@@ -287,7 +293,7 @@ fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result
                 return Ok(Weighed::Take(response, None));
             }
             again.without([target], Retry::Status);
-            return Ok(Weighed::Again(Setback::Answered(response)));
+            return Ok(Weighed::Again(Setback::Answered(Box::new(response))));
         }
         Err(Broken::Client(error)) => {
             // Dropped, the ticket counts as cancelled.
@@ -329,7 +335,7 @@ fn nowhere(
 ) -> Result<Response<Reply>, Answer> {
     match setback {
         None => Err(Answer::refused(&refusal)),
-        Some(Setback::Answered(response)) => Ok(take(response, None, seat)),
+        Some(Setback::Answered(response)) => Ok(take(*response, None, seat)),
         Some(Setback::Broken(answer)) => Err(answer),
     }
 }

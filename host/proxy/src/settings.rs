@@ -266,7 +266,7 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// without a byte from the engine in mid-response; 0: none
     pub idle_stream: Duration,
-    /// for a client to send a head, and between two parts of its body
+    /// for a client to send a head, so also to stay idle, and between two parts of its body
     pub client: Duration,
     /// idle upstream connections are closed after this: below the engines' own keep-alive (uvicorn: 5 s)
     pub idle_connection: Duration,

@@ -84,7 +84,7 @@ impl Policy for Guest {
     }
 
     fn route(&self, _: &Request, host: &mut impl Host) -> Decision {
-        let first = host.least(Weights::default(), Tie::Turn(0), None, None);
+        let first = host.least(Weights::NONE, Tie::Turn(0), None, None);
         let to = |target| Route {
             target,
             bind: Keys::empty(),

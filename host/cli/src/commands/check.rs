@@ -19,7 +19,6 @@ pub struct Args {
 /// Exit status 0 only if `serve` would start, as far as this machine's ports and engines let it.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
-    pointsman_proxy::validate(&config.settings(0))?;
     let prepared = serve::prepare(&config, &Engine::new()?)?;
     let policy = prepared.policy();
     let targets: u32 = (config.pools.iter())

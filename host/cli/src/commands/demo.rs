@@ -20,7 +20,12 @@ pub struct Args {
     #[arg(long)]
     serve: bool,
     /// The policy of --serve
-    #[arg(long, value_name = "POLICY", default_value = "session-affinity", requires = "serve")]
+    #[arg(
+        long,
+        value_name = "POLICY",
+        default_value = "session-affinity",
+        requires = "serve"
+    )]
     policy: String,
     /// Also write the figures to a file
     #[arg(long, value_name = "FILE", conflicts_with = "serve")]
@@ -91,15 +96,21 @@ async fn compare(args: &Args, as_json: bool) -> Result<ExitCode> {
         comment(&reports);
     }
     let failed = reports.runs.iter().any(|run| run.errors > 0);
-    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 /// The two comparisons that matter, in words.
 fn comment(reports: &Reports) {
     let run = |name: &str| reports.runs.iter().find(|run| run.policy == name);
-    let (Some(plain), Some(session), Some(parent)) =
-        (run(BASELINE), run("session-affinity"), run("parent-affinity"))
-    else {
+    let (Some(plain), Some(session), Some(parent)) = (
+        run(BASELINE),
+        run("session-affinity"),
+        run("parent-affinity"),
+    ) else {
         return;
     };
     println!(
@@ -131,7 +142,10 @@ async fn serve(args: &Args) -> Result<ExitCode> {
     })
     .await?;
     let (url, admin) = (stage.url(), stage.admin());
-    println!("{} runs on {url} before two engines of four ranks. Try:\n", args.policy);
+    println!(
+        "{} runs on {url} before two engines of four ranks. Try:\n",
+        args.policy
+    );
     let chat = |text: &str, more: &str| {
         format!(
             "curl -si {url}/v1/chat/completions -H 'x-session-id: me' -H 'x-pointsman-explain: 1' \

@@ -261,12 +261,26 @@ fn print_played(played: &Played) {
 }
 
 fn build(args: &BuildArgs, as_json: bool) -> Result<ExitCode> {
-    let built = pointsman_build::build(&[args.folder.clone()], &args.out)?;
+    let options = pointsman_build::Options {
+        out: Some(args.out.clone()),
+        target_dir: None,
+    };
+    let crates = [args.folder.clone()];
+    let built = pointsman_build::build(&crates, &options, &mut |line| eprintln!("{line}"))?;
     if as_json {
+        let built: Vec<Value> = (built.iter())
+            .map(|policy| {
+                json!({
+                    "name": policy.name, "path": policy.path,
+                    "bytes": policy.component.bytes().len(),
+                })
+            })
+            .collect();
         print_json(&json!({ "built": built }))?;
     } else {
         for policy in &built {
-            println!("{}  {} bytes", policy.path.display(), policy.bytes);
+            let bytes = policy.component.bytes().len();
+            println!("{}  {bytes} bytes", policy.path.display());
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -25,7 +25,7 @@ pub struct Args {
 /// Runs until the process is told to end.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
-    let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::default())));
+    let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
     let source = source(&config, &core)?;
     let proxy = Proxy::bind(config.settings(nonce()), core, source)
         .context("the data plane cannot start")?;
@@ -37,16 +37,26 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     } else {
         println!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
     }
-    proxy.run(stop_signal())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    runtime.block_on(proxy.run(stop_signal()))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The configured policy, ready to decide.
 pub fn prepare(config: &Config, engine: &Engine) -> Result<Prepared> {
     let policy = Named::parse(&config.policy.r#use, &config.base)?;
-    let text = serde_json::to_string(&config.policy.config)
-        .context("policy.config has no JSON form")?;
-    load_pinned(engine, &policy, &text, config.policy_limits(), &config.policy.sha256)
+    let text =
+        serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
+    load_pinned(
+        engine,
+        &policy,
+        &text,
+        config.policy_limits(),
+        &config.policy.sha256,
+    )
 }
 
 fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
@@ -55,7 +65,11 @@ fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
     }
     let engine = Engine::new()?;
     let prepared = prepare(config, &engine)?;
-    Ok(Arc::new(Slot::new(core.clone(), engine, Arc::new(prepared))))
+    Ok(Arc::new(Slot::new(
+        core.clone(),
+        engine,
+        Arc::new(prepared),
+    )))
 }
 
 /// Differs between starts; only makes request ids that clients did not bring.

@@ -111,7 +111,10 @@ impl Config {
             }
         };
         proxy::Session {
-            final_headers: given.final_headers.clone().unwrap_or(defaults.final_headers),
+            final_headers: given
+                .final_headers
+                .clone()
+                .unwrap_or(defaults.final_headers),
             cookies: given.cookies.clone().unwrap_or(defaults.cookies),
             body: given.body.clone().unwrap_or(defaults.body),
             forward: given.forward.clone().or(defaults.forward),
@@ -152,7 +155,9 @@ impl Pool {
             let key = format!("pool[{at}].endpoints[{n}]");
             let name = &endpoint.name;
             ensure!(
-                !name.is_empty() && !name.contains('/') && name.chars().all(|c| c.is_ascii_graphic()),
+                !name.is_empty()
+                    && !name.contains('/')
+                    && name.chars().all(|c| c.is_ascii_graphic()),
                 "{key}.name = {name:?}: wanted visible ASCII without \"/\", which separates the rank"
             );
             ensure!(
@@ -161,7 +166,9 @@ impl Pool {
             );
             range(&format!("{key}.ranks"), u64::from(endpoint.ranks), 1, 1024)?;
             if endpoint.models.as_ref().is_some_and(Vec::is_empty) {
-                bail!("{key}.models is empty: leave it out for an endpoint that serves every model");
+                bail!(
+                    "{key}.models is empty: leave it out for an endpoint that serves every model"
+                );
             }
         }
         if let Some(health) = &self.health {

@@ -21,7 +21,10 @@ impl Child {
         let this = std::env::current_exe().context("the path of this program is not known")?;
         let mut process = Command::new(this)
             .args(args)
-            .env("RUST_LOG", std::env::var("RUST_LOG").as_deref().unwrap_or("warn"))
+            .env(
+                "RUST_LOG",
+                std::env::var("RUST_LOG").as_deref().unwrap_or("warn"),
+            )
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

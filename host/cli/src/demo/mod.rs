@@ -39,7 +39,14 @@ impl Stage {
             let listen = format!("127.0.0.1:{}", port(wanted));
             let scale = options.time_scale.to_string();
             let args = [
-                "engine", "--listen", &listen, "--ranks", "4", "--name", name, "--time-scale",
+                "engine",
+                "--listen",
+                &listen,
+                "--ranks",
+                "4",
+                "--name",
+                name,
+                "--time-scale",
                 &scale,
             ];
             engines.push(Child::start(&args).await?);

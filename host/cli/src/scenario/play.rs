@@ -14,8 +14,12 @@ use std::sync::Arc;
 /// Where policies run while a scenario is played.
 pub trait Host {
     /// A policy by name or path, configured with JSON.
-    fn policy(&self, core: &Arc<Core>, policy: &str, config: &str)
-    -> Result<(Policy, Box<dyn Router>)>;
+    fn policy(
+        &self,
+        core: &Arc<Core>,
+        policy: &str,
+        config: &str,
+    ) -> Result<(Policy, Box<dyn Router>)>;
 }
 
 /// The first thing that was not as it should be.
@@ -302,7 +306,11 @@ impl<'a> Stage<'a> {
             wanted.push((false, format!("refused with {status}")));
         }
         if let Some(fallback) = expect.fallback {
-            let text = if fallback { "the fallback" } else { "the policy" };
+            let text = if fallback {
+                "the fallback"
+            } else {
+                "the policy"
+            };
             wanted.push((fallback == verdict.fallback, format!("decided by {text}")));
         }
         if let Some(adopted) = expect.adopted {
@@ -403,7 +411,10 @@ impl<'a> Stage<'a> {
     fn target(&self, name: &str) -> Result<Target> {
         let at = self.names.iter().rposition(|n| n == name);
         let at = at.with_context(|| {
-            format!("target {name:?} is not in the fleet: {}", self.names.join(", "))
+            format!(
+                "target {name:?} is not in the fleet: {}",
+                self.names.join(", ")
+            )
         })?;
         Ok(Target::try_from(at)?)
     }

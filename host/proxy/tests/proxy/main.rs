@@ -1,5 +1,13 @@
 //! The data plane between real sockets: scripted engines on one side, clients on the other.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests; clippy.toml allows these only inside the test functions themselves"
+)]
+
 mod harness;
 
 mod bounds;

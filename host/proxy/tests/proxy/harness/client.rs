@@ -72,15 +72,27 @@ pub fn get(path: &str, headers: &[(&str, &str)]) -> Request<Full<Bytes>> {
 pub fn post(path: &str, headers: &[(&str, &str)], body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     let mut request = request("POST", path, headers, body.into());
     if !request.headers().contains_key("content-type") {
-        request.headers_mut().insert("content-type", "application/json".parse().unwrap());
+        request
+            .headers_mut()
+            .insert("content-type", "application/json".parse().unwrap());
     }
     request
 }
 
-fn request(method: &str, path: &str, headers: &[(&str, &str)], body: Bytes) -> Request<Full<Bytes>> {
-    let builder = Request::builder().method(method).uri(path).header("host", "proxy.test");
+fn request(
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: Bytes,
+) -> Request<Full<Bytes>> {
+    let builder = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "proxy.test");
     (headers.iter())
-        .fold(builder, |builder, (name, value)| builder.header(*name, *value))
+        .fold(builder, |builder, (name, value)| {
+            builder.header(*name, *value)
+        })
         .body(Full::new(body))
         .unwrap()
 }

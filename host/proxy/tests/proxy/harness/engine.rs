@@ -149,18 +149,14 @@ impl Engine {
 }
 
 pub fn say(status: u16, body: impl Into<Bytes>) -> Answer {
-    let body = Full::new(body.into()).map_err(|never| match never {}).boxed();
+    let body = Full::new(body.into())
+        .map_err(|never| match never {})
+        .boxed();
     Response::builder().status(status).body(body).unwrap()
 }
 
 pub fn text(body: impl Into<Bytes>) -> Answer {
     say(200, body)
-}
-
-pub fn json(body: impl Into<Bytes>) -> Answer {
-    let mut answer = text(body);
-    answer.headers_mut().insert("content-type", "application/json".parse().unwrap());
-    answer
 }
 
 /// An event stream of what is put into the channel; an error cuts it off.

@@ -6,7 +6,7 @@ mod policy;
 mod rig;
 
 pub use client::{Client, Got, get, post};
-pub use engine::{Answer, Engine, Seen, chunks, json, say, text};
+pub use engine::{Engine, Seen, chunks, say, text};
 pub use policy::{Broken, Least};
 pub use rig::{Rig, Running};
 

@@ -1,6 +1,7 @@
 use pointsman_core::{
     Ask, Decision, Failure, Key, Keys, Policy, Rejection, Route, Router, Source, Tie, Weights,
 };
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -32,14 +33,18 @@ impl Source for Least {
 }
 
 impl Router for Least {
-    fn route(&mut self, ask: Ask) -> (Ask, Result<Decision, Failure>) {
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
         let request = *ask.request();
         let route = |target, reason| {
             let bind = Keys::NONE.with(Key::Session);
             Decision::To(Route {
                 target,
                 bind,
-                rebind: if request.owner.is_some() { bind } else { Keys::NONE },
+                rebind: if request.owner.is_some() {
+                    bind
+                } else {
+                    Keys::NONE
+                },
                 charge: None,
                 reason,
             })
@@ -66,7 +71,7 @@ impl Router for Least {
                 }),
             },
         };
-        (ask, Ok(decision))
+        Ok(decision)
     }
 }
 
@@ -81,7 +86,7 @@ impl Source for Broken {
 }
 
 impl Router for Broken {
-    fn route(&mut self, ask: Ask) -> (Ask, Result<Decision, Failure>) {
-        (ask, Err(Failure::Trap("on purpose".to_owned())))
+    fn route(&mut self, _: &Rc<Ask>) -> Result<Decision, Failure> {
+        Err(Failure::Trap("on purpose".to_owned()))
     }
 }

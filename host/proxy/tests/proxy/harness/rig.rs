@@ -73,7 +73,9 @@ impl Rig {
         let (address, admin) = (proxy.data_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .build()
+                .unwrap();
             runtime.block_on(proxy.run(async {
                 let _ = stopped.await;
             }))
