@@ -1,5 +1,11 @@
 //! Policies that misbehave: told apart by cause, and harmless to the request and to the next one.
 
+#![allow(
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test's helper fails the test"
+)]
+
 use anyhow::Result;
 use pointsman_core::{
     Core, Endpoint, Event, Failure, Fallback, Incoming, Limits as Table, ManualClock, Outcome,

@@ -8,6 +8,9 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// A policy and a router of it for one thread.
+pub type Decider = (Policy, Box<dyn Router>);
+
 /// A policy that the binary carries.
 #[derive(Clone, Copy, Debug)]
 pub struct BuiltIn {
@@ -15,7 +18,7 @@ pub struct BuiltIn {
     pub about: &'static str,
     pub wasm: &'static [u8],
     /// the same code, linked natively
-    pub native: fn(&str) -> Result<(Policy, Box<dyn Router>), String>,
+    pub native: fn(&str) -> Result<Decider, String>,
 }
 
 #[cfg(feature = "policies")]
@@ -149,8 +152,8 @@ pub fn load_pinned(
         .with_context(|| format!("the policy {policy} cannot be used"))
 }
 
-/// A policy and a router of it for this thread.
-pub fn router(core: &Arc<Core>, prepared: Arc<Prepared>) -> (Policy, Box<dyn Router>) {
+/// A policy's warm instance for this thread.
+pub fn router(core: &Arc<Core>, prepared: Arc<Prepared>) -> Decider {
     let policy = prepared.policy().clone();
     let instance = Instance::new(prepared, core.cells(&policy.name));
     (policy, Box::new(instance))

@@ -1,11 +1,11 @@
 //! `pointsman policy …`.
 
 use super::print_json;
-use crate::policies::{BUILT_IN, Named, digest, load, router};
+use crate::policies::{BUILT_IN, Decider, Named, digest, load, router};
 use crate::scenario::{Difference, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
-use pointsman_core::{Core, Key, Policy, Router};
+use pointsman_core::{Core, Key};
 use pointsman_runtime::{CONTRACT, Engine, Limits};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -138,12 +138,7 @@ fn or_none(text: &str) -> &str {
 struct WasmHost(Engine);
 
 impl Host for WasmHost {
-    fn policy(
-        &self,
-        core: &Arc<Core>,
-        policy: &str,
-        config: &str,
-    ) -> Result<(Policy, Box<dyn Router>)> {
+    fn policy(&self, core: &Arc<Core>, policy: &str, config: &str) -> Result<Decider> {
         let named = Named::parse(policy, Path::new(""))?;
         let prepared = load(&self.0, &named, config, Limits::default())?;
         Ok(router(core, Arc::new(prepared)))
@@ -154,12 +149,7 @@ impl Host for WasmHost {
 struct NativeHost;
 
 impl Host for NativeHost {
-    fn policy(
-        &self,
-        _core: &Arc<Core>,
-        policy: &str,
-        config: &str,
-    ) -> Result<(Policy, Box<dyn Router>)> {
+    fn policy(&self, _core: &Arc<Core>, policy: &str, config: &str) -> Result<Decider> {
         match Named::parse(policy, Path::new(""))? {
             Named::BuiltIn(policy) => (policy.native)(config)
                 .map_err(|refusal| anyhow!("the policy refuses its configuration: {refusal}"))

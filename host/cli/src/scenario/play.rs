@@ -1,11 +1,11 @@
 //! Plays a scenario: its steps drive the host's own state machines.
 
 use super::file::{Bound, Check, Expect, Load, Scenario, Send, Step, WhenFull};
+use crate::policies::Decider;
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::{
     Charge, Core, Endpoint, Explicit, Fallback, Incoming, Key, Limits, ManualClock, Outcome,
-    Policy, Refusal, Roles, Router, Scope, Shared, Target, TargetSpec, Ticket, Worker, decide,
-    hash_text,
+    Refusal, Roles, Router, Scope, Shared, Target, TargetSpec, Ticket, Worker, decide, hash_text,
 };
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,12 +14,7 @@ use std::sync::Arc;
 /// Where policies run while a scenario is played.
 pub trait Host {
     /// A policy by name or path, configured with JSON.
-    fn policy(
-        &self,
-        core: &Arc<Core>,
-        policy: &str,
-        config: &str,
-    ) -> Result<(Policy, Box<dyn Router>)>;
+    fn policy(&self, core: &Arc<Core>, policy: &str, config: &str) -> Result<Decider>;
 }
 
 /// The first thing that was not as it should be.

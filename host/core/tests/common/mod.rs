@@ -1,5 +1,11 @@
 //! A small fleet, and a router that answers what the test says.
 
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's helper fails the test"
+)]
+
 use pointsman_core::{
     Ask, Core, Decision, Endpoint, Failure, Fallback, Incoming, Key, Keys, Limits, Load,
     ManualClock, Outcome, Phase, Policy, Request, Roles, Route, Router, Scope, Target, TargetSpec,
