@@ -3,7 +3,6 @@
 use super::{print_json, serve};
 use crate::config::Config;
 use anyhow::Result;
-use pointsman_runtime::Engine;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,8 +18,7 @@ pub struct Args {
 /// Exit status 0 only if `serve` would start, as far as this machine's ports and engines let it.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
-    let prepared = serve::prepare(&config, &Engine::new()?)?;
-    let policy = prepared.policy();
+    let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)
         .map(|endpoint| endpoint.ranks)

@@ -5,9 +5,9 @@ use crate::config::Config;
 use crate::native;
 use crate::policies::{Named, load_pinned};
 use anyhow::{Context, Result};
-use pointsman_core::{Core, Source};
+use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock};
-use pointsman_runtime::{Engine, Prepared, Slot};
+use pointsman_runtime::{Engine, Slot};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -45,26 +45,23 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The configured policy, ready to decide.
-pub fn prepare(config: &Config, engine: &Engine) -> Result<Prepared> {
-    let policy = Named::parse(&config.policy.r#use, &config.base)?;
-    let text =
-        serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
-    load_pinned(
-        engine,
-        &policy,
-        &text,
-        config.policy_limits(),
-        &config.policy.sha256,
-    )
+/// The configured policy, as it would decide.
+pub fn policy(config: &Config) -> Result<Policy> {
+    let core = Core::new(config.table(), Arc::new(SystemClock::start()));
+    let (policy, _) = source(config, &Arc::new(core))?.router();
+    Ok(policy)
 }
 
 fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
     if config.policy.r#use.starts_with(native::PREFIX) {
         return native::source(&config.policy.r#use);
     }
+    let policy = Named::parse(&config.policy.r#use, &config.base)?;
+    let text =
+        serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
     let engine = Engine::new()?;
-    let prepared = prepare(config, &engine)?;
+    let limits = config.policy_limits();
+    let prepared = load_pinned(&engine, &policy, &text, limits, &config.policy.sha256)?;
     Ok(Arc::new(Slot::new(
         core.clone(),
         engine,
