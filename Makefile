@@ -33,9 +33,12 @@ policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests
 
-## Speed of a decision
+## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)
 bench: build
-	$(CARGO) bench --package pointsman-tests --bench decision
+	mkdir -p target/bench
+	@command -v wrk nginx haproxy >/dev/null || apt-get install -y --no-install-recommends wrk nginx haproxy
+	$(CARGO) bench --workspace --bench decision | tee target/bench/decision.json
+	$(CARGO) bench --workspace --bench data_plane
 
 clean:
 	$(CARGO) clean

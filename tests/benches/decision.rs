@@ -7,12 +7,11 @@
 
 use anyhow::{Context, Result};
 use pointsman_core::{
-    Ask, Core, Endpoint, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Roles, Router,
-    Shared, TargetSpec, Worker, decide,
+    Ask, Charge, Core, Fallback, Incoming, Limits as Table, Outcome, Router, Shared, Worker, decide,
 };
 use pointsman_runtime::{Engine, Instance, Limits};
 use pointsman_sdk::Native;
-use pointsman_tests::policy;
+use pointsman_tests::{fleet, policy};
 use serde_json::{Map, Value, json};
 use std::hint::black_box;
 use std::rc::Rc;
@@ -49,31 +48,17 @@ impl Case {
     }
 }
 
-fn core(targets: u32) -> Arc<Core> {
-    let core = Arc::new(Core::new(
-        Table::default(),
-        Arc::new(ManualClock::default()),
-    ));
+/// With other load on every target.
+fn loaded(targets: u32) -> Arc<Core> {
+    let (core, _) = fleet(targets, Table::default());
+    let snapshot = core.fleet.snapshot();
     for n in 0..targets {
-        core.fleet.add(TargetSpec {
-            endpoint: Endpoint {
-                name: format!("e{}/{}", n / 8, n % 8),
-                url: format!("http://e{}", n / 8),
-                rank: n % 8,
-                labels: Vec::new(),
-            },
-            roles: Roles::ALL,
-            models: None,
-        });
-        let ledger = core.fleet.snapshot();
-        ledger.ledger().charge(
-            n,
-            pointsman_core::Charge {
-                requests: n * 31 % 17,
-                prefill_tokens: u64::from(n) * 7919 % 100_003 + 5,
-                context_tokens: 0,
-            },
-        );
+        let charge = Charge {
+            requests: n * 31 % 17,
+            prefill_tokens: u64::from(n) * 7919 % 100_003 + 5,
+            context_tokens: 0,
+        };
+        snapshot.ledger().charge(n, charge);
     }
     core
 }
@@ -128,7 +113,7 @@ fn main() -> Result<()> {
     let mut cases = Vec::new();
     for (targets, bound) in [(64, true), (64, false), (4096, false)] {
         let what = if bound { "sticky" } else { "least" };
-        let core = core(targets);
+        let core = loaded(targets);
         let instance = Instance::new(prepared.clone(), core.cells("session-affinity"));
         let through_wasm = (
             prepared.policy().clone(),

@@ -11,11 +11,13 @@
 //! # Ok(()) }
 //! ```
 
+mod fleet;
 mod host;
 mod metrics;
 mod paths;
 mod process;
 
+pub use fleet::fleet;
 pub use host::{Answer, Engine, Host};
 pub use metrics::Metrics;
 pub use paths::{guest, pointsman, policy, root};

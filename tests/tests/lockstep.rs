@@ -3,11 +3,11 @@
 
 use anyhow::Result;
 use pointsman_core::{
-    Core, Endpoint, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Roles, Shared,
-    TargetSpec, Ticket, Worker, decide, splitmix64,
+    Core, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Shared, Ticket, Worker,
+    decide, splitmix64,
 };
 use pointsman_runtime::{Engine, Instance, Limits};
-use pointsman_tests::policy;
+use pointsman_tests::{fleet, policy};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,20 +88,7 @@ fn ranks(engine: &Engine, name: &str) -> Result<Vec<Rank>> {
         ..Table::default()
     };
     let rank = || {
-        let clock = Arc::new(ManualClock::default());
-        let core = Arc::new(Core::new(table, clock.clone()));
-        for rank in 0..8 {
-            core.fleet.add(TargetSpec {
-                endpoint: Endpoint {
-                    name: format!("a/{rank}"),
-                    url: "http://a".to_owned(),
-                    rank,
-                    labels: Vec::new(),
-                },
-                roles: Roles::ALL,
-                models: None,
-            });
-        }
+        let (core, clock) = fleet(8, table);
         let cells = core.cells(name);
         Rank {
             worker: Worker::new(core.clone(), prepared.policy().clone()),

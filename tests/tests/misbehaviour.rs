@@ -8,11 +8,10 @@
 
 use anyhow::Result;
 use pointsman_core::{
-    Core, Endpoint, Event, Failure, Fallback, Incoming, Limits as Table, ManualClock, Outcome,
-    Roles, TargetSpec, Ticket, Worker, decide,
+    Core, Event, Failure, Fallback, Incoming, Limits as Table, Outcome, Ticket, Worker, decide,
 };
 use pointsman_runtime::{Engine, Instance, Limits, LoadError, Stage};
-use pointsman_tests::{guest, policy};
+use pointsman_tests::{fleet, guest, policy};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -32,22 +31,7 @@ impl Rig {
         let wasm = std::fs::read(guest("guest"))?;
         let config = format!("{{\"does\": \"{does}\"}}");
         let prepared = Arc::new(engine.load(&wasm, &config, LIMITS)?);
-        let core = Arc::new(Core::new(
-            Table::default(),
-            Arc::new(ManualClock::default()),
-        ));
-        for rank in 0..2 {
-            core.fleet.add(TargetSpec {
-                endpoint: Endpoint {
-                    name: format!("a/{rank}"),
-                    url: "http://a".to_owned(),
-                    rank,
-                    labels: Vec::new(),
-                },
-                roles: Roles::ALL,
-                models: None,
-            });
-        }
+        let (core, _) = fleet(2, Table::default());
         let cells = core.cells("guest");
         Ok(Rig {
             worker: Worker::new(core.clone(), prepared.policy().clone()),

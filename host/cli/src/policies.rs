@@ -1,8 +1,8 @@
 //! Where policies come from: built into the binary, or a `.wasm` file.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::{Core, Policy, Router};
-use pointsman_runtime::{Engine, Instance, Limits, Prepared};
+use pointsman_runtime::{Compiled, Engine, Instance, Limits, LoadError, Prepared};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -122,33 +122,32 @@ pub fn digest(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Loads and configures a policy; an error says which one, at which stage, and why.
-pub fn load(engine: &Engine, policy: &Named, config: &str, limits: Limits) -> Result<Prepared> {
-    load_pinned(engine, policy, config, limits, "")
+/// Compiles a policy whose SHA-256 must be `pin` (empty: any). An error says which policy, at which
+/// stage, and why.
+pub fn compile(engine: &Engine, policy: &Named, pin: &str) -> Result<Compiled> {
+    let wasm = policy.wasm()?;
+    let found = digest(&wasm);
+    if !pin.is_empty() && !found.eq_ignore_ascii_case(pin) {
+        bail!(
+            "the policy {policy} is not the one that was pinned: wanted sha256 {pin}, found {found}"
+        );
+    }
+    staged(policy, engine.compile(&wasm))
 }
 
-/// The same, of a file whose SHA-256 must be `pin` (empty: any).
-pub fn load_pinned(
-    engine: &Engine,
+/// Configures it with JSON.
+pub fn configure(
+    compiled: &Compiled,
     policy: &Named,
     config: &str,
     limits: Limits,
-    pin: &str,
 ) -> Result<Prepared> {
-    let wasm = policy.wasm()?;
-    if !pin.is_empty() {
-        let found = digest(&wasm);
-        if !found.eq_ignore_ascii_case(pin) {
-            bail!(
-                "the policy {policy} is not the one that was pinned: wanted sha256 {pin}, found {found}"
-            );
-        }
-    }
-    engine
-        .load(&wasm, config, limits)
-        .map_err(|e| {
-            anyhow::Error::msg(e.to_string()).context(format!("stage {}", e.stage().as_str()))
-        })
+    staged(policy, compiled.configure(config, limits))
+}
+
+fn staged<T>(policy: &Named, result: Result<T, LoadError>) -> Result<T> {
+    result
+        .map_err(|e| anyhow!("{e}").context(format!("stage {}", e.stage().as_str())))
         .with_context(|| format!("the policy {policy} cannot be used"))
 }
 

@@ -1,7 +1,7 @@
 //! Policies as WebAssembly components.
 //!
-//! [`Engine::load`] takes a `.wasm` through parse → world and version → compile → instantiate →
-//! configure, and says at which stage and why it stopped; what comes out is a [`Prepared`] policy.
+//! [`Engine::compile`] takes a `.wasm` through parse → world and version → compile → link,
+//! [`Compiled::configure`] through instantiate → configure, and each says at which stage and why it stopped; what comes out is a [`Prepared`] policy.
 //! A [`Slot`] holds the one that decides now; each worker thread has a warm [`Instance`] of it.
 //!
 //! A policy gets the contract's interfaces and nothing else: no WASI, no clock, no randomness. Its
@@ -20,7 +20,7 @@ mod trap;
 pub use contract::Mismatch;
 pub use engine::{Engine, EngineError};
 pub use instance::{Instance, Limits};
-pub use load::{LoadError, Prepared, Stage};
+pub use load::{Compiled, LoadError, Prepared, Stage};
 pub use slot::Slot;
 
 /// The version of the contract that this host speaks.

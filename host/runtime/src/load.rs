@@ -127,12 +127,23 @@ impl Prepared {
     }
 }
 
+/// A policy that fits this host, not configured yet.
+pub struct Compiled {
+    pre: RouterPre<State>,
+}
+
+impl std::fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Compiled").finish_non_exhaustive()
+    }
+}
+
 impl Engine {
-    /// Loads a policy and configures it with `config` (JSON; empty means `{}`).
+    /// Parse, world and version, machine code, imports. The long part: tens of milliseconds.
     ///
     /// # Errors
-    /// See [`LoadError`]; nothing of the policy stays behind.
-    pub fn load(&self, wasm: &[u8], config: &str, limits: Limits) -> Result<Prepared, LoadError> {
+    /// See [`LoadError`].
+    pub fn compile(&self, wasm: &[u8]) -> Result<Compiled, LoadError> {
         sort(wasm)?;
         let component = Component::from_binary(&self.wasm, wasm)
             .map_err(|e| LoadError::Invalid(format!("{e:#}")))?;
@@ -140,19 +151,37 @@ impl Engine {
         let pre = (self.linker.instantiate_pre(&component))
             .and_then(RouterPre::new)
             .map_err(|e| LoadError::Link(format!("{e:#}")))?;
+        Ok(Compiled { pre })
+    }
+
+    /// Loads a policy and configures it with `config` (JSON; empty means `{}`).
+    ///
+    /// # Errors
+    /// See [`LoadError`]; nothing of the policy stays behind.
+    pub fn load(&self, wasm: &[u8], config: &str, limits: Limits) -> Result<Prepared, LoadError> {
+        self.compile(wasm)?.configure(config, limits)
+    }
+}
+
+impl Compiled {
+    /// Configures it once, on trial, with `config` (JSON; empty means `{}`).
+    ///
+    /// # Errors
+    /// If it refuses, traps, exceeds a limit, or describes itself in an unusable way.
+    pub fn configure(&self, config: &str, limits: Limits) -> Result<Prepared, LoadError> {
+        let config = match config.trim() {
+            "" => "{}",
+            config => config,
+        };
         let mut prepared = Prepared {
-            pre,
+            pre: self.pre.clone(),
             policy: Policy {
                 name: "(being configured)".to_owned(),
                 version: String::new(),
                 reasons: Vec::new(),
                 keys: pointsman_core::Keys::NONE,
             },
-            config: if config.trim().is_empty() {
-                "{}".to_owned()
-            } else {
-                config.to_owned()
-            },
+            config: config.to_owned(),
             limits,
             wants: Wants::default(),
             schema: String::new(),

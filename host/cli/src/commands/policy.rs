@@ -1,14 +1,17 @@
 //! `pointsman policy …`.
 
 use super::print_json;
-use crate::policies::{BUILT_IN, Decider, Named, digest, load, router};
+use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
 use pointsman_core::{Core, Key};
-use pointsman_runtime::{CONTRACT, Engine, Limits};
+use pointsman_runtime::{CONTRACT, Compiled, Engine, Limits};
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -101,7 +104,8 @@ fn list(as_json: bool) -> Result<ExitCode> {
 
 fn check(args: &CheckArgs, as_json: bool) -> Result<ExitCode> {
     let named = Named::parse(&args.policy, Path::new(""))?;
-    let prepared = load(&Engine::new()?, &named, &args.config, Limits::default())?;
+    let compiled = compile(&Engine::new()?, &named, "")?;
+    let prepared = configure(&compiled, &named, &args.config, Limits::default())?;
     let policy = prepared.policy();
     let keys: Vec<&str> = [
         (Key::Session, "session"),
@@ -134,13 +138,21 @@ fn or_none(text: &str) -> &str {
     if text.is_empty() { "none" } else { text }
 }
 
-/// Policies as components.
-struct WasmHost(Engine);
+/// Policies as components, each compiled once.
+struct WasmHost {
+    engine: Engine,
+    compiled: RefCell<HashMap<String, Compiled>>,
+}
 
 impl Host for WasmHost {
     fn policy(&self, core: &Arc<Core>, policy: &str, config: &str) -> Result<Decider> {
         let named = Named::parse(policy, Path::new(""))?;
-        let prepared = load(&self.0, &named, config, Limits::default())?;
+        let mut compiled = self.compiled.borrow_mut();
+        let compiled = match compiled.entry(policy.to_owned()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(compile(&self.engine, &named, "")?),
+        };
+        let prepared = configure(compiled, &named, config, Limits::default())?;
         Ok(router(core, Arc::new(prepared)))
     }
 }
@@ -178,7 +190,10 @@ struct Played {
 fn test(args: &TestArgs, as_json: bool) -> Result<ExitCode> {
     let (host, name): (Box<dyn Host>, _) = match args.host {
         Where::Native => (Box::new(NativeHost), "native"),
-        Where::Wasm => (Box::new(WasmHost(Engine::new()?)), "wasm"),
+        Where::Wasm => {
+            let (engine, compiled) = (Engine::new()?, RefCell::default());
+            (Box::new(WasmHost { engine, compiled }), "wasm")
+        }
         Where::Envoy => bail!("--host envoy is not there yet: use native or wasm"),
     };
     let mut all = Vec::new();

@@ -3,7 +3,7 @@
 use super::{print_json, stop_signal};
 use crate::config::Config;
 use crate::native;
-use crate::policies::{Named, load_pinned};
+use crate::policies::{Named, compile, configure};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock};
@@ -60,8 +60,8 @@ fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
     let text =
         serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
     let engine = Engine::new()?;
-    let limits = config.policy_limits();
-    let prepared = load_pinned(&engine, &policy, &text, limits, &config.policy.sha256)?;
+    let compiled = compile(&engine, &policy, &config.policy.sha256)?;
+    let prepared = configure(&compiled, &policy, &text, config.policy_limits())?;
     Ok(Arc::new(Slot::new(
         core.clone(),
         engine,

@@ -272,11 +272,10 @@ impl<'a> Stage<'a> {
             .or(verdict.reason)
             .unwrap_or_default();
         let got = format!("{name} ({reason})");
-        let sent = self.sent.entry(id.to_owned()).and_modify(|sent| {
+        if let Some(sent) = self.sent.get_mut(id) {
             sent.target = Some(ticket.target());
             sent.ticket = Some(ticket);
-        });
-        drop(sent);
+        }
 
         let mut wanted: Vec<(bool, String)> = Vec::new();
         if let Some(target) = &expect.target {
@@ -438,22 +437,38 @@ fn not_in_flight(id: &str) -> anyhow::Error {
 }
 
 fn refused(expect: &Expect, refusal: &Refusal) -> Result<(), Difference> {
-    let got = format!("refused with {}: {}", refusal.status, refusal.message);
-    let Some(status) = expect.reject else {
-        return Err(Difference::new("routed", got));
+    let got = || format!("refused with {}: {}", refusal.status, refusal.message);
+    let routed = expect.target.is_some()
+        || expect.any.is_some()
+        || expect.same_as.is_some()
+        || expect.not_same_as.is_some()
+        || expect.adopted.is_some();
+    let Some(status) = expect.reject.filter(|_| !routed) else {
+        return Err(Difference::new("routed", got()));
     };
     if status != refusal.status {
-        return Err(Difference::new(format!("refused with {status}"), got));
+        return Err(Difference::new(format!("refused with {status}"), got()));
     }
-    match &expect.reason {
-        Some(word) if refusal.reason.as_ref() != Some(word) => {
-            let found = refusal.reason.as_deref().unwrap_or("none");
-            Err(Difference::new(
-                format!("reason {word}"),
-                format!("reason {found}"),
-            ))
+    if let Some(word) = &expect.reason
+        && refusal.reason.as_ref() != Some(word)
+    {
+        let found = refusal.reason.as_deref().unwrap_or("none");
+        let text = |word: &str| format!("reason {word}");
+        return Err(Difference::new(text(word), text(found)));
+    }
+    match expect.fallback {
+        Some(fallback) if fallback != refusal.fallback => {
+            Err(Difference::new(decided_by(fallback), decided_by(!fallback)))
         }
         _ => Ok(()),
+    }
+}
+
+fn decided_by(fallback: bool) -> &'static str {
+    if fallback {
+        "decided by the fallback"
+    } else {
+        "decided by the policy"
     }
 }
 
