@@ -2,7 +2,7 @@
 
 use crate::core::{LocalFleet, Worker};
 use crate::hash::Scope;
-use crate::kernel::{self, Limit, Places};
+use crate::kernel::Field;
 use crate::prompt::Shared;
 use crate::shard::Entry;
 use crate::types::{
@@ -112,8 +112,6 @@ pub struct Ask {
     pub(crate) ran_on: Option<Target>,
     pub(crate) now: u64,
     tried: Vec<Target>,
-    /// the placement set without those tried; none on a first attempt
-    left: Option<(Vec<Target>, Vec<u64>)>,
     facts: Option<Rc<dyn Facts>>,
 }
 
@@ -133,12 +131,6 @@ impl Ask {
         let keys = Key::ALL.map(|key| {
             let identity = declared.has(key).then(|| incoming.identity(key))??;
             Some(scope.key(key, identity))
-        });
-        let left = (!incoming.tried.is_empty()).then(|| {
-            let all = fleet.view(incoming.phase, incoming.model);
-            (all.ids.iter().zip(all.names))
-                .filter(|(id, _)| !incoming.tried.contains(id))
-                .unzip()
         });
         let (mut ran_on, mut known) = match incoming.shared {
             Shared::Given(tokens) => (None, tokens),
@@ -167,7 +159,6 @@ impl Ask {
             seen: Default::default(),
             ran_on: None,
             tried: incoming.tried.clone(),
-            left,
             facts: incoming.facts.clone(),
         };
         ask.request.owner = ask.see(Key::Session, |entry| {
@@ -250,14 +241,17 @@ impl Ask {
         self.takes(Key::Siblings, target) || self.request.owner.is_some_and(owns)
     }
 
-    fn places(&self) -> Places<'_> {
-        match &self.left {
-            Some((ids, names)) => Places { ids, names },
-            None => self.fleet.view(self.request.phase, self.request.model),
+    fn field(&self) -> Field<'_> {
+        Field {
+            places: (self.fleet).placement(self.request.phase, self.request.model),
+            ledger: self.fleet.ledger(),
+            names: self.fleet.names(),
+            tried: &self.tried,
         }
     }
 
-    /// The lowest score in the placement set among those with fewer than `below` requests.
+    /// The lowest score in the placement set among those with fewer than `below` requests. Targets
+    /// that this request has tried keep their places, and are not chosen.
     pub fn least(
         &self,
         cost: Weights,
@@ -265,13 +259,12 @@ impl Ask {
         except: Option<Target>,
         below: Option<u32>,
     ) -> Option<Choice> {
-        let limit = Limit { except, below };
-        kernel::least(self.places(), self.fleet.ledger(), cost, tie, limit)
+        self.field().least(cost, tie, except, below)
     }
 
-    /// Sums over the placement set.
+    /// Sums over the placement set without the targets that this request has tried.
     pub fn totals(&self) -> Sums {
-        kernel::totals(self.places(), self.fleet.ledger())
+        self.field().totals()
     }
 
     /// The load of any target that exists, eligible or not.
@@ -282,7 +275,7 @@ impl Ask {
 
     /// The placement set as columns.
     pub fn columns(&self) -> Table {
-        kernel::columns(self.places(), self.fleet.ledger())
+        self.field().columns()
     }
 
     /// Who a target is.

@@ -4,8 +4,8 @@
 //! with their next request. Loads are counters shared by all snapshots.
 
 use crate::hash::hash_text;
-use crate::kernel::Places;
 use crate::ledger::Ledger;
+use crate::places::Places;
 use crate::types::{Endpoint, Phase, Target};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeSet, HashMap};
@@ -91,22 +91,18 @@ impl Member {
     }
 }
 
-/// The placement set of a (phase, model): dense, ascending.
-#[derive(Clone, Debug, Default)]
-struct View {
-    ids: Vec<Target>,
-    names: Vec<u64>,
-}
-
 /// The fleet at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     members: Vec<Member>,
     by_name: HashMap<String, Target>,
     ledger: Ledger,
-    /// for models that no target names
-    unnamed: [View; 3],
-    named: HashMap<u64, [View; 3]>,
+    /// the hash of each target's name
+    names: Vec<u64>,
+    /// the placement sets of each phase, for models that no target names
+    unnamed: [Places; 3],
+    /// and for those that one does
+    named: HashMap<u64, [Places; 3]>,
 }
 
 impl Snapshot {
@@ -153,21 +149,22 @@ impl Snapshot {
             .is_some_and(|m| m.serves(phase, model))
     }
 
-    pub(crate) fn view(&self, phase: Phase, model: u64) -> Places<'_> {
-        let views = self.named.get(&model).unwrap_or(&self.unnamed);
-        views.get(phase.index()).map_or(
-            Places {
-                ids: &[],
-                names: &[],
-            },
-            |view| Places {
-                ids: &view.ids,
-                names: &view.names,
-            },
-        )
+    /// Where a request without a past may go.
+    pub(crate) fn placement(&self, phase: Phase, model: u64) -> &Places {
+        let [serve, prefill, decode] = self.named.get(&model).unwrap_or(&self.unnamed);
+        match phase {
+            Phase::Serve => serve,
+            Phase::Prefill => prefill,
+            Phase::Decode => decode,
+        }
+    }
+
+    pub(crate) fn names(&self) -> &[u64] {
+        &self.names
     }
 
     fn rebuild(&mut self) {
+        self.names = self.members.iter().map(|m| m.name).collect();
         self.by_name = (self.members.iter().zip(0..))
             .filter(|(m, _)| !m.standing.removed)
             .map(|(m, id)| (m.spec.endpoint.name.clone(), id))
@@ -186,13 +183,12 @@ impl Snapshot {
         });
     }
 
-    fn views(&self, serves: impl Fn(&Member, Phase) -> bool) -> [View; 3] {
+    fn views(&self, serves: impl Fn(&Member, Phase) -> bool) -> [Places; 3] {
         Phase::ALL.map(|phase| {
-            let (ids, names) = (self.members.iter().zip(0..))
+            (self.members.iter().zip(0..))
                 .filter(|(m, _)| !m.standing.draining && serves(m, phase))
-                .map(|(m, id)| (id, m.name))
-                .unzip();
-            View { ids, names }
+                .map(|(_, id)| id)
+                .collect()
         })
     }
 }

@@ -1,11 +1,14 @@
-//! What is outstanding on each target: counters in blocks of 64, so that the fleet grows without
-//! moving a counter that somebody holds.
+//! What is outstanding on each target: counters in blocks of 64 targets, a column a kind of load, so
+//! that a scan reads what it compares and nothing else, and the fleet grows without moving a counter
+//! that somebody holds.
 
 use crate::types::{Load, Target};
+use std::array;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-const BLOCK: usize = 64;
+/// Targets in a block: one bit each in a set of them.
+pub(crate) const BLOCK: usize = 64;
 
 /// What one request adds to its target, and gives back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,49 +21,75 @@ pub struct Charge {
     pub context_tokens: u64,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Slot {
-    pub(crate) requests: AtomicU32,
-    pub(crate) sessions: AtomicU32,
-    pub(crate) prefill_tokens: AtomicU64,
-    pub(crate) context_tokens: AtomicU64,
+/// The counters of 64 targets.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) requests: [AtomicU32; BLOCK],
+    pub(crate) sessions: [AtomicU32; BLOCK],
+    pub(crate) prefill_tokens: [AtomicU64; BLOCK],
+    pub(crate) context_tokens: [AtomicU64; BLOCK],
 }
 
-impl Slot {
-    pub(crate) fn load(&self) -> Load {
-        Load {
-            requests: self.requests.load(Relaxed),
-            sessions: self.sessions.load(Relaxed),
-            prefill_tokens: self.prefill_tokens.load(Relaxed),
-            context_tokens: self.context_tokens.load(Relaxed),
+impl Default for Block {
+    fn default() -> Self {
+        Block {
+            requests: array::from_fn(|_| AtomicU32::new(0)),
+            sessions: array::from_fn(|_| AtomicU32::new(0)),
+            prefill_tokens: array::from_fn(|_| AtomicU64::new(0)),
+            context_tokens: array::from_fn(|_| AtomicU64::new(0)),
         }
     }
+}
+
+impl Block {
+    fn slot(&self, at: usize) -> Option<Slot<'_>> {
+        Some(Slot {
+            requests: self.requests.get(at)?,
+            sessions: self.sessions.get(at)?,
+            prefill_tokens: self.prefill_tokens.get(at)?,
+            context_tokens: self.context_tokens.get(at)?,
+        })
+    }
+}
+
+/// The counters of one target.
+struct Slot<'a> {
+    requests: &'a AtomicU32,
+    sessions: &'a AtomicU32,
+    prefill_tokens: &'a AtomicU64,
+    context_tokens: &'a AtomicU64,
 }
 
 /// The counters of all targets. A clone shares them.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
-    blocks: Vec<Arc<[Slot]>>,
+    blocks: Vec<Arc<Block>>,
 }
 
 impl Ledger {
     /// Makes room for targets `0..targets`.
     pub(crate) fn grow(&mut self, targets: usize) {
-        while self.blocks.len() * BLOCK < targets {
-            self.blocks
-                .push((0..BLOCK).map(|_| Slot::default()).collect());
-        }
+        let blocks = targets.div_ceil(BLOCK).max(self.blocks.len());
+        self.blocks.resize_with(blocks, Arc::default);
     }
 
-    #[inline]
-    pub(crate) fn slot(&self, target: Target) -> Option<&Slot> {
+    pub(crate) fn block(&self, block: usize) -> Option<&Block> {
+        self.blocks.get(block).map(Arc::as_ref)
+    }
+
+    fn slot(&self, target: Target) -> Option<Slot<'_>> {
         let at = target as usize;
-        self.blocks.get(at / BLOCK)?.get(at % BLOCK)
+        self.block(at / BLOCK)?.slot(at % BLOCK)
     }
 
     /// What is outstanding on `target`; nothing if there is no such target.
     pub fn load(&self, target: Target) -> Load {
-        self.slot(target).map(Slot::load).unwrap_or_default()
+        self.slot(target).map_or_else(Load::default, |slot| Load {
+            requests: slot.requests.load(Relaxed),
+            sessions: slot.sessions.load(Relaxed),
+            prefill_tokens: slot.prefill_tokens.load(Relaxed),
+            context_tokens: slot.context_tokens.load(Relaxed),
+        })
     }
 
     /// Adds to what is outstanding.

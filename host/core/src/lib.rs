@@ -28,6 +28,7 @@ mod fleet;
 mod hash;
 mod kernel;
 mod ledger;
+mod places;
 mod prompt;
 mod shard;
 mod ticket;

@@ -46,16 +46,13 @@ impl ChainBuilder {
 impl Chain {
     /// Tokens of the longest common beginning that both chains have a mark in.
     pub(crate) fn shared_with(&self, remembered: &Remembered) -> u32 {
-        remembered
-            .0
-            .iter()
-            .rev()
-            .find(|mark| {
-                self.links
-                    .get(mark.index as usize)
-                    .is_some_and(|link| link.hash == mark.hash)
+        // In this prompt's tokens: what a byte counts as may have been learnt meanwhile.
+        (remembered.0.iter().rev())
+            .find_map(|mark| {
+                let link = self.links.get(mark.index as usize)?;
+                (link.hash == mark.hash).then_some(link.tokens)
             })
-            .map_or(0, |mark| mark.tokens)
+            .unwrap_or(0)
     }
 
     /// What is kept of it: the first message (often the system prompt, which survives a
@@ -105,6 +102,17 @@ mod tests {
     fn an_appended_conversation_shares_its_whole_previous_prompt() {
         let before = chain(&["s", "u1", "a1"]).remember();
         assert_eq!(chain(&["s", "u1", "a1", "u2"]).shared_with(&before), 30);
+    }
+
+    #[test]
+    fn the_shared_part_is_counted_as_this_prompt_counts_it() {
+        let of = |tokens_each| {
+            let mut builder = ChainBuilder::default();
+            builder.message(b"s", tokens_each);
+            builder.message(b"u", 2 * tokens_each);
+            builder.build()
+        };
+        assert_eq!(of(15).shared_with(&of(10).remember()), 30);
     }
 
     #[test]

@@ -201,7 +201,7 @@ pub struct Weights {
 /// Who wins among equals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
-    /// the first from place `turn` mod `targets` onward, around
+    /// the first from place `turn` mod the size of the placement set onward, around
     Turn(u64),
     /// the highest hash of (this, the target's name): the same on every replica
     Hash(u64),
