@@ -16,9 +16,13 @@ mod host;
 mod metrics;
 mod paths;
 mod process;
+mod raw;
+mod scripted;
 
 pub use fleet::fleet;
 pub use host::{Answer, Engine, Host};
 pub use metrics::Metrics;
 pub use paths::{guest, pointsman, policy, root};
-pub use process::Process;
+pub use process::{Process, Usage};
+pub use raw::{Raw, RawAnswer};
+pub use scripted::{Scripted, Seen, Step};

@@ -14,14 +14,42 @@ pub struct Process {
     _output: Lines<BufReader<ChildStdout>>,
 }
 
+/// What a process uses.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    /// memory, in KiB
+    pub resident_kb: u64,
+    /// the most it ever was, in KiB
+    pub peak_kb: u64,
+    /// threads
+    pub threads: u64,
+    /// open file descriptors
+    pub files: usize,
+}
+
 impl Process {
     /// Starts `pointsman ARGS` and waits until it listens.
     ///
     /// # Errors
     /// If it cannot be started, or ends before it listens.
     pub async fn start(args: &[&str]) -> Result<Process> {
-        let mut child = Command::new(pointsman())
-            .args(args)
+        Process::spawn(Command::new(pointsman()).args(args)).await
+    }
+
+    /// The same with at most `files` open file descriptors.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends before it listens.
+    pub async fn start_with_few_files(files: u32, args: &[&str]) -> Result<Process> {
+        let mut shell = Command::new("sh");
+        shell
+            .arg("-c")
+            .arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+        Process::spawn(shell.arg(pointsman()).args(args)).await
+    }
+
+    async fn spawn(command: &mut Command) -> Result<Process> {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -42,7 +70,47 @@ impl Process {
                 });
             }
         }
-        bail!("`pointsman {}` ended before it listened", args.join(" "))
+        bail!("{command:?} ended before it listened")
+    }
+
+    /// Its number; none: it has ended.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Sends it a signal by name, for example "STOP".
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub async fn signal(&self, name: &str) -> Result<()> {
+        let id = self.id().context("it is gone")?.to_string();
+        let status = Command::new("kill")
+            .args(["-s", name, &id])
+            .status()
+            .await?;
+        anyhow::ensure!(status.success(), "kill -s {name} {id}: {status}");
+        Ok(())
+    }
+
+    /// What it uses now.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn usage(&self) -> Result<Usage> {
+        let folder = format!("/proc/{}", self.id().context("it is gone")?);
+        let status = std::fs::read_to_string(format!("{folder}/status"))?;
+        let number = |key: &str| -> Result<u64> {
+            let line = status.lines().find_map(|line| line.strip_prefix(key));
+            let word = line.and_then(|rest| rest.split_whitespace().next());
+            word.and_then(|word| word.parse().ok())
+                .with_context(|| format!("no {key} in {folder}/status"))
+        };
+        Ok(Usage {
+            resident_kb: number("VmRSS:")?,
+            peak_kb: number("VmHWM:")?,
+            threads: number("Threads:")?,
+            files: std::fs::read_dir(format!("{folder}/fd"))?.count(),
+        })
     }
 
     /// Kills it as a crash would, and waits until it is gone.

@@ -1,10 +1,10 @@
 //! What a policy may see while it decides one request, and what the host remembers of what it saw.
 
 use crate::core::{LocalFleet, Worker};
+use crate::entry::Entry;
 use crate::hash::Scope;
 use crate::kernel::Field;
 use crate::prompt::Shared;
-use crate::shard::Entry;
 use crate::types::{
     Binding, Choice, Endpoint, Key, Load, Phase, Request, Sums, Table, Target, Tie, Weights,
 };
@@ -107,6 +107,7 @@ pub struct Ask {
     pub(crate) worker: Rc<Worker>,
     pub(crate) fleet: LocalFleet,
     pub(crate) request: Request,
+    pub(crate) scope: Scope,
     pub(crate) keys: [Option<u64>; 4],
     seen: [Cell<Seen>; 4],
     pub(crate) ran_on: Option<Target>,
@@ -125,7 +126,6 @@ impl Ask {
     /// Looks up the session and makes the record that the policy is shown.
     pub fn begin(worker: &Rc<Worker>, incoming: &Incoming) -> Ask {
         let scope = Scope::new(incoming.route, incoming.phase, incoming.model);
-        worker.know(scope);
         let fleet = worker.fleet();
         let declared = worker.policy.keys;
         let keys = Key::ALL.map(|key| {
@@ -155,6 +155,7 @@ impl Ask {
                 },
                 owner: None,
             },
+            scope,
             keys,
             seen: Default::default(),
             ran_on: None,
@@ -162,12 +163,12 @@ impl Ask {
             facts: incoming.facts.clone(),
         };
         ask.request.owner = ask.see(Key::Session, |entry| {
-            let prompt = entry.memory.as_ref().and_then(|memory| memory.latest());
+            let prompt = entry.prompt();
             (ran_on, known) = (
                 prompt.map(|prompt| prompt.ran_on),
                 match (&incoming.shared, prompt) {
                     (Shared::Given(tokens), _) => *tokens,
-                    (Shared::Chain(chain), Some(prompt)) => chain.shared_with(&prompt.marks),
+                    (Shared::Chain(chain), Some(prompt)) => chain.shared_with(prompt),
                     (Shared::Chain(_), None) => 0,
                 },
             );
@@ -203,19 +204,22 @@ impl Ask {
     }
 
     fn see(&self, key: Key, also: impl FnOnce(&Entry)) -> Option<Binding> {
+        let seen = self.seen.get(key.index())?;
+        seen.set(Seen {
+            looked: true,
+            ..Seen::default()
+        });
         let at = self.keys.get(key.index()).copied().flatten()?;
         let mut locked = self.worker.core.bindings.lock([at]);
         let entry = locked.shard(at).and_then(|shard| shard.get(at, self.now));
         if let Some(entry) = entry {
             also(entry);
         }
-        if let Some(seen) = self.seen.get(key.index()) {
-            seen.set(Seen {
-                looked: true,
-                revision: entry.map(|e| e.held.revision),
-                target: entry.map(|e| e.held.target),
-            });
-        }
+        seen.set(Seen {
+            looked: true,
+            revision: entry.map(|e| e.held.revision),
+            target: entry.map(|e| e.held.target),
+        });
         let found = entry.map(|e| (e.held.target, e.held.leases));
         drop(locked);
         found.map(|(target, in_flight)| Binding {

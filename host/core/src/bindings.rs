@@ -3,10 +3,13 @@
 //! A table of at most [`ONE_SHARD`] bindings is one shard, so that eviction takes exactly the least
 //! recently used; larger ones are spread, and evict the least recently used of a shard.
 
-use crate::ledger::Ledger;
-use crate::shard::{Entry, Shard};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use crate::entry::{After, End, Entry};
+use crate::fleet::Fleet;
+use crate::shard::Shard;
+use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use crate::sync::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+use std::sync::{PoisonError, TryLockError};
 
 const ONE_SHARD: usize = 1024;
 const SHARDS: usize = 64;
@@ -82,8 +85,7 @@ impl Bindings {
 
     /// Locks the shards of up to a decision's keys, in ascending order, each once.
     pub(crate) fn lock(&self, keys: impl IntoIterator<Item = u64>) -> Locked<'_> {
-        let mut at: smallvec::SmallVec<[usize; 4]> =
-            keys.into_iter().map(|key| self.shard_of(key)).collect();
+        let mut at: SmallVec<[usize; 4]> = keys.into_iter().map(|key| self.shard_of(key)).collect();
         at.sort_unstable();
         at.dedup();
         let shards = at
@@ -97,21 +99,30 @@ impl Bindings {
     }
 
     /// Removes what is over; returns how many. Bounded work per shard lock.
-    pub(crate) fn sweep(&self, now: u64, ledger: &Ledger) -> usize {
+    pub(crate) fn sweep(&self, now: u64, fleet: &Fleet) -> usize {
+        let over = |shard: &Shard| {
+            (shard.idle().next())
+                .filter(|e| e.expired(now))
+                .map(|e| e.key)
+        };
         let mut gone = 0;
         for shard in &self.shards {
-            while let Some(entry) = lock(shard).evict(|e| now >= e.idle_until) {
-                self.forgotten(&entry, ledger);
+            loop {
+                let mut shard = lock(shard);
+                let Some(entry) = over(&shard).and_then(|key| shard.remove(key)) else {
+                    break;
+                };
+                self.forgotten(&entry, fleet);
                 gone += 1;
             }
         }
         gone
     }
 
-    fn forgotten(&self, entry: &Entry, ledger: &Ledger) {
+    fn forgotten(&self, entry: &Entry, fleet: &Fleet) {
         self.count.fetch_sub(1, Relaxed);
-        if entry.session {
-            ledger.session_gone(entry.held.target);
+        if entry.held.session {
+            fleet.session_gone(entry.held.target);
         }
     }
 }
@@ -123,7 +134,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 /// The shards that one transaction needs, held together.
 pub(crate) struct Locked<'a> {
     table: &'a Bindings,
-    shards: smallvec::SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
+    shards: SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>,
 }
 
 impl Locked<'_> {
@@ -136,51 +147,90 @@ impl Locked<'_> {
     }
 
     /// Removes an entry and all that counts it.
-    pub(crate) fn remove(&mut self, key: u64, ledger: &Ledger) {
+    pub(crate) fn remove(&mut self, key: u64, fleet: &Fleet) {
         let removed = self.shard(key).and_then(|shard| shard.remove(key));
         if let Some(entry) = removed {
-            self.table.forgotten(&entry, ledger);
+            self.table.forgotten(&entry, fleet);
         }
     }
 
     /// Removes an entry whose time is over.
-    pub(crate) fn expire(&mut self, key: u64, now: u64, ledger: &Ledger) {
+    pub(crate) fn expire(&mut self, key: u64, now: u64, fleet: &Fleet) {
         let removed = self.shard(key).and_then(|shard| shard.expire(key, now));
         if let Some(entry) = removed {
-            self.table.forgotten(&entry, ledger);
+            self.table.forgotten(&entry, fleet);
         }
     }
 
-    /// Reserves room for one entry, by eviction if need be. False: every binding is leased.
-    pub(crate) fn reserve(&mut self, ledger: &Ledger) -> bool {
-        if self.table.count.fetch_add(1, Relaxed) < self.table.limits.max {
+    /// A request under the claim of this revision ended; from `now` on the key may be idle.
+    pub(crate) fn end(&mut self, key: u64, revision: u64, end: End, now: u64, fleet: &Fleet) {
+        let idle_until = now.saturating_add(self.table.limits.ttl_ms);
+        let Some(shard) = self.shard(key) else { return };
+        let Some(entry) = shard.get_mut(key) else {
+            return;
+        };
+        match entry.end(revision, end) {
+            After::Untouched => return,
+            After::Stays => {}
+            After::Returns { from } => {
+                if entry.held.session {
+                    fleet.session_gone(from);
+                    fleet.session_bound(entry.held.target);
+                }
+            }
+            After::Gone => return self.remove(key, fleet),
+        }
+        shard.settle(key, idle_until);
+    }
+
+    /// Reserves room for that many entries, by eviction if need be, of others than those of the
+    /// decision's own keys. False: too many bindings are leased, and nothing was evicted.
+    pub(crate) fn reserve(&mut self, entries: usize, own: &[u64], fleet: &Fleet) -> bool {
+        if entries == 0 {
             return true;
         }
-        if let Some(entry) = self.evict() {
-            self.table.forgotten(&entry, ledger);
-            return true;
+        let table = self.table;
+        let had = table.count.fetch_add(entries, Relaxed);
+        let over = (had + entries).saturating_sub(table.limits.max);
+        let victims = self.idle(over.min(entries), own);
+        if victims.len() < over.min(entries) {
+            table.count.fetch_sub(entries, Relaxed);
+            return false;
         }
-        self.table.count.fetch_sub(1, Relaxed);
-        false
+        for key in victims {
+            self.remove(key, fleet);
+        }
+        true
     }
 
-    /// Gives back a reservation that was not used.
-    pub(crate) fn unreserve(&self) {
-        self.table.count.fetch_sub(1, Relaxed);
+    /// Up to `wanted` keys without a lease, the longest idle of their shards, whose locks are held
+    /// from then on.
+    fn idle(&mut self, wanted: usize, own: &[u64]) -> SmallVec<[u64; 4]> {
+        let mut found = SmallVec::new();
+        for (_, shard) in &self.shards {
+            found.extend(others(shard, own).take(wanted - found.len()));
+        }
+        for (at, shard) in self.table.shards.iter().enumerate() {
+            if found.len() == wanted {
+                break;
+            }
+            // Only one that is free: waiting for it while holding others could deadlock.
+            let shard = match shard.try_lock() {
+                Ok(shard) => shard,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
+            let before = found.len();
+            found.extend(others(&shard, own).take(wanted - before));
+            if found.len() > before {
+                self.shards.push((at, shard));
+            }
+        }
+        found
     }
+}
 
-    fn evict(&mut self) -> Option<Entry> {
-        let held = (self.shards.iter_mut()).find_map(|(_, shard)| shard.evict(|_| true));
-        // Other shards only if they are free: waiting for one while holding another could deadlock.
-        held.or_else(|| {
-            self.table.shards.iter().find_map(|shard| {
-                let mut shard = match shard.try_lock() {
-                    Ok(shard) => shard,
-                    Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) => return None,
-                };
-                shard.evict(|_| true)
-            })
-        })
-    }
+/// The keys without a lease but `own`, the longest idle first.
+fn others<'a>(shard: &'a Shard, own: &'a [u64]) -> impl Iterator<Item = u64> + 'a {
+    (shard.idle().map(|entry| entry.key)).filter(|key| !own.contains(key))
 }

@@ -1,8 +1,9 @@
 //! Numbers that the host keeps for a policy's name, through swaps and across workers.
 
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 /// Below this number a lane or cell is an atomic of its own; above, one of a bounded map.
 const FAST: usize = 64;

@@ -1,6 +1,6 @@
 //! Time is passed in.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Milliseconds since a moment that the host chooses; never goes back.
 pub trait Clock: Send + Sync {

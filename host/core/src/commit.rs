@@ -2,9 +2,10 @@
 
 use crate::ask::{Ask, Incoming};
 use crate::bindings::{Locked, WhenFull};
+use crate::core::Core;
+use crate::entry::Held;
 use crate::ledger::Charge;
-use crate::prompt::{Remembered, Shared};
-use crate::shard::{Held, Prompt};
+use crate::prompt::{Prompt, Shared};
 use crate::ticket::Lease;
 use crate::types::{Key, Keys, Route, Target};
 use smallvec::SmallVec;
@@ -69,11 +70,13 @@ struct Claim {
 
 pub(crate) fn commit(ask: &Ask, incoming: &Incoming, route: Route) -> Result<Committed, Refused> {
     check(ask, route).map_err(Refused::Bad)?;
-    let bindings = &ask.worker.core.bindings;
-    let ledger = ask.fleet.ledger();
-    let mut locked = bindings.lock(ask.keys.iter().flatten().copied());
-    for at in ask.keys.iter().flatten() {
-        locked.expire(*at, ask.now, ledger);
+    let Core {
+        bindings, fleet, ..
+    } = &*ask.worker.core;
+    let keys: SmallVec<[u64; 4]> = ask.keys.iter().flatten().copied().collect();
+    let mut locked = bindings.lock(keys.iter().copied());
+    for at in &keys {
+        locked.expire(*at, ask.now, fleet);
     }
 
     let wanted = Keys::from_bits(route.bind.bits() | route.rebind.bits());
@@ -82,20 +85,21 @@ pub(crate) fn commit(ask: &Ask, incoming: &Incoming, route: Route) -> Result<Com
         .filter(|key| wanted.has(*key))
         .filter_map(|key| claim(ask, &mut locked, key))
         .collect();
-    let winner = (claims.iter()).find_map(|claim| first_claim(ask, claim, route.target));
+    let winner = claims.iter().find_map(|claim| first_claim(ask, claim));
     let target = winner.unwrap_or(route.target);
+    let adopted = target != route.target;
 
     // Room first: a table that refuses must refuse before anything was changed.
     let absent = claims.iter().filter(|claim| claim.now.is_none());
-    let mut room = 0;
-    for _ in absent.clone() {
-        if locked.reserve(ledger) {
-            room += 1;
-        } else if bindings.limits().when_full == WhenFull::Reject {
-            (0..room).for_each(|_| locked.unreserve());
-            return Err(Refused::Full);
-        }
-    }
+    let all = absent.clone().count();
+    let least = match bindings.limits().when_full {
+        WhenFull::PlaceUnbound => 0,
+        WhenFull::Reject => all,
+    };
+    let room = (least..=all)
+        .rev()
+        .find(|room| locked.reserve(*room, &keys, fleet))
+        .ok_or(Refused::Full)?;
     for claim in absent.take(room) {
         insert(ask, &mut locked, *claim, target);
     }
@@ -107,11 +111,11 @@ pub(crate) fn commit(ask: &Ask, incoming: &Incoming, route: Route) -> Result<Com
 
     let leases = lease(ask, &mut locked, target);
     let memory = remember(ask, &mut locked, incoming, target);
-    let charge = charge(ask, route, target, winner.is_some());
-    ledger.charge(target, charge);
+    let charge = charge(ask, route, target, adopted);
+    ask.fleet.ledger().charge(target, charge);
     Ok(Committed {
         target,
-        adopted: winner.is_some(),
+        adopted,
         charge,
         leases,
         memory,
@@ -151,11 +155,11 @@ fn claim(ask: &Ask, locked: &mut Locked<'_>, key: Key) -> Option<Claim> {
     Some(Claim { key, at, now, lost })
 }
 
-/// The target of a request that was first, where it may take this one too.
-fn first_claim(ask: &Ask, claim: &Claim, target: Target) -> Option<Target> {
+/// The target of a request that was first, where it may take this one too. It may be this decision's
+/// own: then that stands, whatever the keys of less weight say.
+fn first_claim(ask: &Ask, claim: &Claim) -> Option<Target> {
     let (_, found) = claim.now.filter(|_| claim.lost)?;
-    (found != target && ask.request.explicit.is_none() && ask.takes(claim.key, found))
-        .then_some(found)
+    (ask.request.explicit.is_none() && ask.takes(claim.key, found)).then_some(found)
 }
 
 /// Does the claim give way to this decision's target?
@@ -178,28 +182,27 @@ fn insert(ask: &Ask, locked: &mut Locked<'_>, claim: Claim, target: Target) {
     let Some(shard) = locked.shard(claim.at) else {
         return;
     };
-    let held = Held::new(target, shard.revision());
-    shard.insert(claim.at, held, session);
+    let held = Held::new(target, shard.revision(), session);
+    shard.insert(claim.at, held);
     if session {
-        ask.fleet.ledger().session_bound(target);
+        ask.worker.know(ask.scope);
+        ask.worker.core.fleet.session_bound(target);
     }
 }
 
 fn replace(ask: &Ask, locked: &mut Locked<'_>, claim: &Claim, target: Target) {
+    let session = claim.key == Key::Session;
     let Some(shard) = locked.shard(claim.at) else {
         return;
     };
-    let new = Held::new(target, shard.revision());
+    let new = Held::new(target, shard.revision(), session);
     let Some(entry) = shard.get_mut(claim.at) else {
         return;
     };
-    let old = std::mem::replace(&mut entry.held, new);
-    if entry.session {
-        ask.fleet.ledger().session_gone(old.target);
-        ask.fleet.ledger().session_bound(target);
-    }
-    if old.confirmed {
-        entry.before = Some(Box::new(old));
+    let old = entry.replace(new);
+    if session {
+        ask.worker.core.fleet.session_gone(old);
+        ask.worker.core.fleet.session_bound(target);
     }
 }
 
@@ -240,11 +243,10 @@ fn remember(
     let shard = locked.shard(at)?;
     let number = shard.revision();
     let entry = shard.get_mut(at)?;
-    let marks = match &incoming.shared {
-        Shared::Given(_) => Remembered::default(),
-        Shared::Chain(chain) => chain.remember(),
+    let prompt = match &incoming.shared {
+        Shared::Given(_) => Prompt::ran_on(target),
+        Shared::Chain(chain) => chain.remember(target),
     };
-    let ran_on = target;
-    entry.memory.get_or_insert_default().sent = Some((number, Prompt { ran_on, marks }));
+    entry.send(number, prompt);
     Some((at, number))
 }

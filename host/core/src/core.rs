@@ -5,14 +5,15 @@ use crate::cells::Cells;
 use crate::clock::Clock;
 use crate::fleet::{Fleet, Snapshot};
 use crate::hash::Scope;
+use crate::sync::Mutex;
 use crate::types::{Key, Keys, Target};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-/// Scopes beyond this many are not remembered: the end of a session then reaches only the scope
-/// of the request that says so.
+/// Scopes in which a session was bound; those beyond this many are not remembered, and the end of a
+/// session does not reach them.
 const MAX_SCOPES: usize = 1024;
 /// Policy names beyond this many share one set of cells.
 const MAX_NAMES: usize = 256;
@@ -69,17 +70,15 @@ impl Core {
             let scopes = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
             scopes.iter().copied().collect()
         };
-        let fleet = self.fleet.snapshot();
         for scope in scopes {
             let key = scope.key(Key::Session, session);
-            self.bindings.lock([key]).remove(key, fleet.ledger());
+            self.bindings.lock([key]).remove(key, &self.fleet);
         }
     }
 
     /// Removes the bindings whose time is over; returns how many. To be called every second or so.
     pub fn sweep(&self) -> usize {
-        let fleet = self.fleet.snapshot();
-        self.bindings.sweep(self.now_ms(), fleet.ledger())
+        self.bindings.sweep(self.now_ms(), &self.fleet)
     }
 
     /// The numbers kept for a policy's name.
@@ -162,6 +161,7 @@ impl Worker {
         seen.1.clone()
     }
 
+    /// Remembers a scope in which a session is bound, for its end.
     pub(crate) fn know(&self, scope: Scope) {
         let mut scopes = self.scopes.borrow_mut();
         if !scopes.contains(&scope) && scopes.len() < MAX_SCOPES {

@@ -6,11 +6,12 @@
 use crate::hash::hash_text;
 use crate::ledger::Ledger;
 use crate::places::Places;
+use crate::sync::Mutex;
+use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::types::{Endpoint, Phase, Target};
 use arc_swap::ArcSwap;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 /// The phases that a target serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,6 +250,19 @@ impl Fleet {
             });
         }
         moves
+    }
+
+    // Of bound sessions every snapshot may hear that is older than their target: another worker's, who
+    // evicts one. So they are counted in the newest. To be called under the lock of the binding.
+
+    /// One more session is bound to the target.
+    pub(crate) fn session_bound(&self, target: Target) {
+        self.now.load().ledger.session_bound(target);
+    }
+
+    /// One fewer.
+    pub(crate) fn session_gone(&self, target: Target) {
+        self.now.load().ledger.session_gone(target);
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut Snapshot) -> R) -> R {

@@ -2,10 +2,10 @@
 //! that a scan reads what it compares and nothing else, and the fleet grows without moving a counter
 //! that somebody holds.
 
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::types::{Load, Target};
 use std::array;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 /// Targets in a block: one bit each in a set of them.
 pub(crate) const BLOCK: usize = 64;

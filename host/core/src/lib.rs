@@ -24,6 +24,7 @@ mod clock;
 mod commit;
 mod core;
 mod decide;
+mod entry;
 mod fleet;
 mod hash;
 mod kernel;
@@ -31,6 +32,7 @@ mod ledger;
 mod places;
 mod prompt;
 mod shard;
+mod sync;
 mod ticket;
 mod types;
 

@@ -1,11 +1,11 @@
 //! How much of a prompt the session has sent before: a hash chain over the messages.
 
+use crate::types::Target;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// The prompt up to and including message `index`.
+/// The prompt up to and including one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
-    index: u32,
     /// Half a hash is enough for an estimate: a false match in 2³².
     hash: u32,
     /// tokens up to here
@@ -30,7 +30,6 @@ impl ChainBuilder {
     pub fn message(&mut self, bytes: &[u8], tokens: u32) {
         self.hash = xxh3_64_with_seed(bytes, self.hash);
         self.links.push(Link {
-            index: u32::try_from(self.links.len()).unwrap_or(u32::MAX),
             #[expect(clippy::cast_possible_truncation, reason = "half of the hash is meant")]
             hash: self.hash as u32,
             tokens,
@@ -45,35 +44,64 @@ impl ChainBuilder {
 
 impl Chain {
     /// Tokens of the longest common beginning that both chains have a mark in.
-    pub(crate) fn shared_with(&self, remembered: &Remembered) -> u32 {
+    pub(crate) fn shared_with(&self, before: &Prompt) -> u32 {
+        // A hash stands for all before it: after the first that differs none can be the same.
         // In this prompt's tokens: what a byte counts as may have been learnt meanwhile.
-        (remembered.0.iter().rev())
-            .find_map(|mark| {
-                let link = self.links.get(mark.index as usize)?;
-                (link.hash == mark.hash).then_some(link.tokens)
-            })
-            .unwrap_or(0)
+        (kept(before.messages).zip(&before.marks))
+            .map_while(|(at, mark)| self.links.get(at).filter(|link| link.hash == *mark))
+            .last()
+            .map_or(0, |link| link.tokens)
     }
 
-    /// What is kept of it: the first message (often the system prompt, which survives a
-    /// compaction), and those 1, 2, 4, 8, … from the end: an appended conversation finds its
-    /// whole previous prompt, a cut one most of it, in at most 33 marks of 12 bytes.
-    pub(crate) fn remember(&self) -> Remembered {
-        let n = self.links.len();
-        let mut kept: Vec<Link> = (0..usize::BITS)
-            .map_while(|power| n.checked_sub(1 << power))
-            .chain((n > 0).then_some(0))
-            .filter_map(|at| self.links.get(at).copied())
-            .collect();
-        kept.sort_unstable_by_key(|link| link.index);
-        kept.dedup();
-        Remembered(kept.into_boxed_slice())
+    /// What is kept of it when it is sent to a target.
+    pub(crate) fn remember(&self, ran_on: Target) -> Prompt {
+        let messages = u32::try_from(self.links.len()).unwrap_or(u32::MAX);
+        let mut marks = Vec::with_capacity(kept(messages).count());
+        marks.extend(
+            kept(messages)
+                .filter_map(|at| self.links.get(at))
+                .map(|link| link.hash),
+        );
+        Prompt {
+            ran_on,
+            messages,
+            marks: marks.into_boxed_slice(),
+        }
     }
 }
 
-/// The marks of a session's previous prompt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Remembered(Box<[Link]>);
+/// A session's previous prompt: where it ran, and marks of what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Prompt {
+    pub(crate) ran_on: Target,
+    messages: u32,
+    /// the hashes of the messages that [`kept`] says
+    marks: Box<[u32]>,
+}
+
+impl Prompt {
+    /// One of which only that is known.
+    pub(crate) fn ran_on(ran_on: Target) -> Prompt {
+        Prompt {
+            ran_on,
+            messages: 0,
+            marks: Box::default(),
+        }
+    }
+}
+
+/// The messages of which a mark is kept, ascending: the first (often the system prompt, which
+/// survives a compaction), and those 1, 2, 4, 8, … from the end. An appended conversation finds its
+/// whole previous prompt, a cut one most of it, in at most 33 marks of 4 bytes.
+fn kept(messages: u32) -> impl Iterator<Item = usize> {
+    let from_the_end = (0..u32::BITS - messages.leading_zeros()).rev();
+    let later = from_the_end.map(move |power| messages - (1 << power));
+    (messages > 0)
+        .then_some(0)
+        .into_iter()
+        .chain(later.filter(|at| *at > 0))
+        .map(|at| at as usize)
+}
 
 /// How the shared part of a prompt becomes known.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +128,7 @@ mod tests {
 
     #[test]
     fn an_appended_conversation_shares_its_whole_previous_prompt() {
-        let before = chain(&["s", "u1", "a1"]).remember();
+        let before = chain(&["s", "u1", "a1"]).remember(0);
         assert_eq!(chain(&["s", "u1", "a1", "u2"]).shared_with(&before), 30);
     }
 
@@ -112,18 +140,18 @@ mod tests {
             builder.message(b"u", 2 * tokens_each);
             builder.build()
         };
-        assert_eq!(of(15).shared_with(&of(10).remember()), 30);
+        assert_eq!(of(15).shared_with(&of(10).remember(0)), 30);
     }
 
     #[test]
     fn a_compacted_conversation_shares_only_the_system_prompt() {
-        let before = chain(&["s", "u1", "a1", "u2", "a2"]).remember();
+        let before = chain(&["s", "u1", "a1", "u2", "a2"]).remember(0);
         assert_eq!(chain(&["s", "summary"]).shared_with(&before), 10);
     }
 
     #[test]
     fn a_changed_first_message_shares_nothing() {
-        let before = chain(&["s", "u1"]).remember();
+        let before = chain(&["s", "u1"]).remember(0);
         assert_eq!(chain(&["t", "u1"]).shared_with(&before), 0);
     }
 
@@ -131,8 +159,8 @@ mod tests {
     fn the_memory_of_a_long_conversation_is_small() {
         let names: Vec<String> = (0..5000).map(|i| i.to_string()).collect();
         let messages: Vec<&str> = names.iter().map(String::as_str).collect();
-        let kept = chain(&messages).remember();
-        assert!(kept.0.len() <= 15, "{} marks", kept.0.len());
+        let kept = chain(&messages).remember(0);
+        assert!(kept.marks.len() <= 15, "{} marks", kept.marks.len());
         // cut after message 4000: the mark at 5000 - 1024 is still before the cut
         assert_eq!(chain(&messages[..4000]).shared_with(&kept), 39_770);
     }

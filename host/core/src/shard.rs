@@ -1,77 +1,13 @@
 //! One part of the affinity table: entries in a slab, found by hash; those without a lease stand in
 //! a list by the end of their last request, which is the order of eviction and of expiry at once.
 
-use crate::prompt::Remembered;
+use crate::entry::{Entry, Held};
 use crate::types::Target;
 use hashbrown::HashTable;
 
 const NONE: u32 = u32::MAX;
-
-/// A claim of a key on a target.
-#[derive(Clone, Debug)]
-pub(crate) struct Held {
-    pub(crate) target: Target,
-    /// requests in flight under it
-    pub(crate) leases: u32,
-    /// tells this claim from every other one the key ever had
-    pub(crate) revision: u64,
-    /// an engine has accepted a request under it
-    pub(crate) confirmed: bool,
-}
-
-impl Held {
-    /// A claim that nobody has yet.
-    pub(crate) fn new(target: Target, revision: u64) -> Held {
-        Held {
-            target,
-            leases: 0,
-            revision,
-            confirmed: false,
-        }
-    }
-}
-
-/// A session's previous prompt: where it ran and what it was.
-#[derive(Clone, Debug)]
-pub(crate) struct Prompt {
-    pub(crate) ran_on: Target,
-    pub(crate) marks: Remembered,
-}
-
-/// The prompt of the last request that an engine accepted, and that of the last one sent.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Memory {
-    pub(crate) accepted: Option<Prompt>,
-    pub(crate) sent: Option<(u64, Prompt)>,
-}
-
-impl Memory {
-    pub(crate) fn latest(&self) -> Option<&Prompt> {
-        (self.sent.as_ref().map(|(_, prompt)| prompt)).or(self.accepted.as_ref())
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: u64,
-    pub(crate) held: Held,
-    /// What an unconfirmed rebind replaced: comes back if that rebind fails.
-    pub(crate) before: Option<Box<Held>>,
-    pub(crate) memory: Option<Box<Memory>>,
-    /// counts as a session of its target
-    pub(crate) session: bool,
-    /// valid while there is no lease
-    pub(crate) idle_until: u64,
-    older: u32,
-    newer: u32,
-}
-
-impl Entry {
-    /// Is the claim over? A lease keeps it.
-    fn expired(&self, now: u64) -> bool {
-        self.held.leases == 0 && now >= self.idle_until
-    }
-}
+/// The slab grows by a part of its size, not to the double: at a million entries that is memory.
+const GROWTH: usize = 4;
 
 /// See the module.
 #[derive(Debug)]
@@ -129,22 +65,16 @@ impl Shard {
     }
 
     /// Adds an entry; the caller has seen to it that the key is absent, and leases it.
-    pub(crate) fn insert(&mut self, key: u64, held: Held, session: bool) {
+    pub(crate) fn insert(&mut self, key: u64, held: Held) {
         let at = self.free.pop().unwrap_or_else(|| {
+            if self.slab.len() == self.slab.capacity() {
+                self.slab.reserve_exact(self.slab.len() / GROWTH + GROWTH);
+            }
             self.slab.push(None);
             u32::try_from(self.slab.len() - 1).unwrap_or(NONE)
         });
         if let Some(slot) = self.slab.get_mut(at as usize) {
-            *slot = Some(Entry {
-                key,
-                held,
-                before: None,
-                memory: None,
-                session,
-                idle_until: 0,
-                older: NONE,
-                newer: NONE,
-            });
+            *slot = Some(Entry::new(key, held, NONE));
         }
         let slab = &self.slab;
         self.index.insert_unique(key, at, |&at| {
@@ -177,10 +107,9 @@ impl Shard {
         self.entry(at)?.expired(now).then(|| self.remove(key))?
     }
 
-    /// Removes the entry that is idle longest, if `over` says so of it.
-    pub(crate) fn evict(&mut self, over: impl Fn(&Entry) -> bool) -> Option<Entry> {
-        let key = self.entry(self.oldest).filter(|e| over(e)).map(|e| e.key)?;
-        self.remove(key)
+    /// The entries without a lease, the one that is idle longest first.
+    pub(crate) fn idle(&self) -> impl Iterator<Item = &Entry> {
+        std::iter::successors(self.entry(self.oldest), |e| self.entry(e.newer))
     }
 
     /// One more request under the claim of a key, if it is on `target`; returns its revision.

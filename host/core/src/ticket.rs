@@ -1,11 +1,12 @@
 //! A request in flight: what it holds, and giving it back exactly once.
 
+use crate::bindings::Locked;
 use crate::commit::Committed;
 use crate::core::{LocalFleet, Worker};
 use crate::decide::Verdict;
+use crate::entry::{End, Entry};
 use crate::fleet::TargetSpec;
 use crate::ledger::Charge;
-use crate::shard::{Memory, Shard};
 use crate::types::{Key, Target};
 use smallvec::SmallVec;
 use std::rc::Rc;
@@ -30,17 +31,6 @@ enum Stage {
     Ended,
 }
 
-/// How a request ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// everything it did is undone
-    RolledBack,
-    /// its bindings begin to be idle
-    Normal,
-    /// the bindings that it used are dropped
-    BrokenOff,
-}
-
 /// See the module. Dropped without an end, it counts as cancelled by the client.
 pub struct Ticket {
     worker: Rc<Worker>,
@@ -50,6 +40,7 @@ pub struct Ticket {
     stage: Stage,
     charge: Charge,
     leases: SmallVec<[Lease; 4]>,
+    /// the session's key and the number of what was noted of its prompt
     memory: Option<(u64, u64)>,
 }
 
@@ -119,21 +110,17 @@ impl Ticket {
             return;
         }
         self.stage = Stage::Accepted;
+        let mut locked = self.lock(self.memory);
         for lease in &self.leases {
-            self.with_shard(lease.at, |shard| {
-                if let Some(entry) = shard.get_mut(lease.at)
-                    && entry.held.revision == lease.revision
-                {
-                    entry.held.confirmed = true;
-                    entry.before = None;
-                }
-            });
-        }
-        self.with_memory(|memory, number| {
-            if memory.sent.as_ref().is_some_and(|(n, _)| *n == number) {
-                memory.accepted = memory.sent.take().map(|(_, prompt)| prompt);
+            if let Some(entry) = entry(&mut locked, lease.at) {
+                entry.confirm(lease.revision);
             }
-        });
+        }
+        if let Some((key, number)) = self.memory
+            && let Some(entry) = entry(&mut locked, key)
+        {
+            entry.accept(number);
+        }
     }
 
     /// The first output came: the prompt is prefilled.
@@ -175,52 +162,30 @@ impl Ticket {
         self.stage = Stage::Ended;
         self.fleet.ledger().release(self.target, self.charge);
         self.charge = Charge::default();
-        for lease in std::mem::take(&mut self.leases) {
-            self.end_lease(lease, end);
+        let core = &self.worker.core;
+        let now = core.now_ms();
+        let unsent = self.memory.filter(|_| end == End::RolledBack);
+        let mut locked = self.lock(unsent);
+        for lease in &self.leases {
+            // A parent's binding is another session's: its child's failure does not end it.
+            let end = match (lease.key, end) {
+                (Key::Parent, End::BrokenOff) => End::Normal,
+                _ => end,
+            };
+            locked.end(lease.at, lease.revision, end, now, &core.fleet);
         }
-        if end == End::RolledBack {
-            self.with_memory(|memory, number| {
-                if memory.sent.as_ref().is_some_and(|(n, _)| *n == number) {
-                    memory.sent = None;
-                }
-            });
+        if let Some((key, number)) = unsent
+            && let Some(entry) = entry(&mut locked, key)
+        {
+            entry.unsend(number);
         }
     }
 
-    fn end_lease(&self, lease: Lease, end: End) {
-        let core = &self.worker.core;
-        let idle_until = core.now_ms().saturating_add(core.bindings.limits().ttl_ms);
-        let ledger = self.fleet.ledger();
-        let mut locked = core.bindings.lock([lease.at]);
-        let Some(entry) = locked.shard(lease.at).and_then(|s| s.get_mut(lease.at)) else {
-            return;
-        };
-        if entry.held.revision != lease.revision {
-            // Its claim was replaced meanwhile; it may come back if the replacement fails.
-            if let Some(before) = &mut entry.before
-                && before.revision == lease.revision
-            {
-                before.leases = before.leases.saturating_sub(1);
-            }
-            return;
-        }
-        entry.held.leases = entry.held.leases.saturating_sub(1);
-        // A parent's binding is another session's: its child's failure does not end it.
-        let dropped = end == End::BrokenOff && lease.key != Key::Parent;
-        let undone = end == End::RolledBack && !entry.held.confirmed && entry.held.leases == 0;
-        if undone && let Some(before) = entry.before.take() {
-            if entry.session {
-                ledger.session_gone(entry.held.target);
-                ledger.session_bound(before.target);
-            }
-            entry.held = *before;
-        } else if dropped || undone {
-            locked.remove(lease.at, ledger);
-            return;
-        }
-        if let Some(shard) = locked.shard(lease.at) {
-            shard.settle(lease.at, idle_until);
-        }
+    /// Everything that this request holds in the table, at once.
+    fn lock(&self, memory: Option<(u64, u64)>) -> Locked<'_> {
+        let leased = self.leases.iter().map(|lease| lease.at);
+        let bindings = &self.worker.core.bindings;
+        bindings.lock(leased.chain(memory.map(|(key, _)| key)))
     }
 
     fn release_prefill(&mut self) {
@@ -230,23 +195,10 @@ impl Ticket {
         };
         self.fleet.ledger().release(self.target, prefill);
     }
+}
 
-    fn with_shard(&self, key: u64, change: impl FnOnce(&mut Shard)) {
-        if let Some(shard) = self.worker.core.bindings.lock([key]).shard(key) {
-            change(shard);
-        }
-    }
-
-    fn with_memory(&self, change: impl FnOnce(&mut Memory, u64)) {
-        let Some((key, number)) = self.memory else {
-            return;
-        };
-        self.with_shard(key, |shard| {
-            if let Some(memory) = shard.get_mut(key).and_then(|e| e.memory.as_mut()) {
-                change(memory, number);
-            }
-        });
-    }
+fn entry<'a>(locked: &'a mut Locked<'_>, key: u64) -> Option<&'a mut Entry> {
+    locked.shard(key)?.get_mut(key)
 }
 
 impl Drop for Ticket {

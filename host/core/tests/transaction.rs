@@ -444,3 +444,208 @@ fn keys_of_another_model_or_route_are_not_seen() {
     bench.core.end_session(1);
     assert_eq!(bench.shown(&session(1)).owner, None);
 }
+
+#[test]
+fn the_session_wins_also_when_it_was_bound_meanwhile_to_this_decisions_own_target() {
+    let bench = Bench::new(2);
+    let (own, group) = (
+        Keys::NONE.with(Key::Session),
+        Keys::NONE.with(Key::Siblings),
+    );
+    let held = std::cell::RefCell::new(Vec::new());
+    let ticket = bench.send_with(&child(1, 9), |_| {
+        held.borrow_mut()
+            .push(bench.send(&session(1), bind(0, own)));
+        held.borrow_mut()
+            .push(bench.send(&child(2, 9), bind(1, group)));
+        Ok(bind(0, own.with(Key::Siblings)))
+    });
+    assert_eq!((ticket.target(), ticket.verdict().adopted), (0, false));
+}
+
+#[test]
+fn a_full_table_makes_no_room_by_dropping_the_requests_own_binding() {
+    let (own, group) = (
+        Keys::NONE.with(Key::Session),
+        Keys::NONE.with(Key::Siblings),
+    );
+    let bench = Bench::limited(Limits {
+        max: 2,
+        ..Limits::default()
+    });
+    bench.send(&session(1), bind(0, own)).finish();
+    bench.send(&session(2), bind(1, own)).finish();
+    // The session's own binding is the one that is idle longest.
+    let ticket = bench.send(&child(1, 9), bind(0, group));
+    assert_eq!(bench.bound(Key::Session, 1), Some(0));
+    assert_eq!(bench.bound(Key::Siblings, 9), Some(0));
+    assert_eq!(bench.bound(Key::Session, 2), None);
+    assert_eq!(bench.shown(&session(1)).owner.map(|o| o.in_flight), Some(1));
+    drop(ticket);
+}
+
+#[test]
+fn a_full_table_that_refuses_has_evicted_nothing() {
+    let own = Keys::NONE.with(Key::Session);
+    let bench = Bench::limited(Limits {
+        max: 2,
+        when_full: WhenFull::Reject,
+        ..Limits::default()
+    });
+    let held = bench.send(&session(1), bind(0, own));
+    bench.send(&session(2), bind(0, own)).finish();
+    // room for one key, where two are wanted
+    match bench.decide(&child(3, 9), |_| Ok(bind(0, own.with(Key::Siblings)))) {
+        Outcome::Refused(refusal) => assert_eq!(refusal.status, 429),
+        Outcome::Routed(_) => panic!("one of two keys has no room"),
+    }
+    assert_eq!(bench.bound(Key::Session, 2), Some(0));
+    drop(held);
+}
+
+#[test]
+fn a_session_of_a_target_that_came_meanwhile_is_counted_off_by_whoever_evicts_it() {
+    let own = Keys::NONE.with(Key::Session);
+    let bench = Bench::make(
+        64,
+        own,
+        Limits {
+            max: 1,
+            ..Limits::default()
+        },
+    );
+    // This decision's fleet ends before the block of counters that the new target is in.
+    let ticket = bench.send_with(&session(1), |_| {
+        let new = bench.add("t/64");
+        bench.send(&session(2), bind(new, own)).finish();
+        assert_eq!(bench.load(new).sessions, 1);
+        Ok(bind(0, own))
+    });
+    assert_eq!(bench.bound(Key::Session, 2), None);
+    assert_eq!(bench.load(64).sessions, 0);
+    ticket.finish();
+}
+
+#[test]
+fn a_claim_that_broke_off_while_it_was_replaced_does_not_come_back() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let mut old = bench.send(&session(1), bind(0, own));
+    old.output();
+    let moved = bench.send(&session(1), rebind(1, own));
+    old.fail();
+    assert_eq!(bench.bound(Key::Session, 1), Some(1));
+    moved.fail();
+    assert_eq!(bench.bound(Key::Session, 1), None);
+    assert_eq!(bench.load(0), Load::default());
+}
+
+#[test]
+fn a_claim_that_an_engine_accepts_while_it_is_replaced_comes_back_if_the_move_fails() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let mut first = bench.send(&session(1), bind(0, own));
+    let moved = bench.send(&session(1), rebind(1, own));
+    first.dispatched();
+    moved.fail();
+    let owner = bench.shown(&session(1)).owner.unwrap();
+    assert_eq!((owner.target, owner.in_flight), (0, 1));
+    first.finish();
+    bench.send(&session(1), to(0)).fail();
+    assert_eq!(bench.bound(Key::Session, 1), Some(0), "confirmed it was");
+}
+
+#[test]
+fn a_replaced_claim_that_no_engine_accepted_goes_with_its_last_request() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let first = bench.send(&session(1), bind(0, own));
+    let moved = bench.send(&session(1), rebind(1, own));
+    first.fail();
+    moved.fail();
+    assert_eq!(bench.bound(Key::Session, 1), None);
+    assert!(bench.core.bindings().is_empty());
+}
+
+#[test]
+fn an_earlier_sendings_failure_does_not_take_back_a_later_ones_prompt() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let shared = Incoming {
+        shared: pointsman_core::Shared::Given(900),
+        ..session(1)
+    };
+    bench.send(&session(1), bind(0, own)).finish();
+    let first = bench.send(&session(1), to(1));
+    let second = bench.send(&session(1), to(0));
+    first.fail();
+    second.finish();
+    let turn = bench.send(&shared, to(0));
+    assert_eq!(turn.charge().prefill_tokens, 100, "the last one ran there");
+    turn.fail();
+    let elsewhere = bench.send(&shared, to(1));
+    assert_eq!(elsewhere.charge().prefill_tokens, 1000);
+}
+
+#[test]
+fn models_that_only_ask_do_not_keep_the_end_of_a_session_from_its_own() {
+    let bench = Bench::new(1);
+    let own = Keys::NONE.with(Key::Session);
+    for model in 1..2000 {
+        let other = Incoming {
+            model,
+            ..session(2)
+        };
+        bench.send(&other, to(0)).finish();
+    }
+    bench.send(&session(1), bind(0, own)).finish();
+    bench.core.end_session(1);
+    assert_eq!(bench.bound(Key::Session, 1), None);
+}
+
+#[test]
+fn a_request_without_a_session_may_be_answered_as_if_it_had_one() {
+    let bench = Bench::new(1);
+    let own = Keys::NONE.with(Key::Session);
+    let ticket = bench.send(&Incoming::default(), rebind(0, own));
+    assert_eq!(ticket.verdict().failure, None, "there is nothing to rebind");
+    assert!(bench.core.bindings().is_empty());
+}
+
+#[test]
+fn a_request_under_an_older_claim_does_not_lengthen_the_newer_ones_time() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let mut old = bench.send(&session(1), bind(0, own));
+    old.dispatched();
+    bench.send(&session(1), rebind(1, own)).finish();
+    bench.clock.advance(3_000_000);
+    old.finish();
+    bench.clock.advance(600_000);
+    assert_eq!(bench.bound(Key::Session, 1), None);
+}
+
+#[test]
+fn case_10_whatever_else_ended_a_request_gives_back_once() {
+    let bench = Bench::new(2);
+    let own = Keys::NONE.with(Key::Session);
+    let other = bench.send(&session(2), bind(0, own));
+    let mut ticket = bench.send(&session(1), bind(0, own));
+    ticket.output();
+    // Its session ends, its target goes, its output is told again, its client leaves after the end.
+    bench.core.end_session(1);
+    bench.core.end_session(1);
+    bench.core.fleet.set(&[0], |s| s.removed = true);
+    ticket.output();
+    ticket.dispatched();
+    ticket.finish();
+    let left = Load {
+        requests: 1,
+        sessions: 1,
+        prefill_tokens: 1000,
+        context_tokens: 1000,
+    };
+    assert_eq!(bench.load(0), left);
+    other.cancel();
+    assert_eq!(bench.load(0), Load::default());
+}

@@ -39,12 +39,30 @@ impl Answer {
         Answer::new(StatusCode::BAD_REQUEST, "bad_body", message)
     }
 
+    /// The client's fault: its body is too long.
+    pub(crate) fn too_long(limit: u64) -> Answer {
+        Answer::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "body_too_long",
+            format!("a request's body has at most {limit} bytes: send less, or raise the limit"),
+        )
+    }
+
     /// The client was too slow.
     pub(crate) fn slow_body() -> Answer {
         Answer::new(
             StatusCode::REQUEST_TIMEOUT,
             "slow_body",
             "the request's body stopped coming",
+        )
+    }
+
+    /// A request for a host without a path (`GET h HTTP/1.1`).
+    pub(crate) fn no_path() -> Answer {
+        Answer::new(
+            StatusCode::BAD_REQUEST,
+            "no_path",
+            "the request names no path: it begins with '/'",
         )
     }
 
@@ -65,6 +83,30 @@ impl Answer {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overload",
                 "the proxy has as many requests in flight as it may: come back, or raise its limit",
+            )
+        }
+    }
+
+    /// The bound on connections.
+    pub(crate) fn too_many_connections() -> Answer {
+        Answer {
+            retry_after_s: Some(1),
+            ..Answer::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "too_many_connections",
+                "the proxy has as many connections as it may: come back, or raise its limit",
+            )
+        }
+    }
+
+    /// The system gives the proxy no more connections, files or memory: no engine's fault.
+    pub(crate) fn exhausted(error: &std::io::Error) -> Answer {
+        Answer {
+            retry_after_s: Some(1),
+            ..Answer::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "exhausted",
+                format!("the system gives the proxy no connection to an engine: {error}"),
             )
         }
     }
@@ -98,7 +140,7 @@ impl Answer {
         self.code
     }
 
-    pub(crate) fn into_response(self) -> Response<Reply> {
+    fn json(&self) -> String {
         let kind = if self.status.is_client_error() {
             "invalid_request_error"
         } else {
@@ -107,7 +149,25 @@ impl Answer {
         let body = serde_json::json!({
             "error": { "message": self.message, "type": kind, "code": self.code }
         });
-        let mut response = Response::new(Reply::whole(Bytes::from(body.to_string())));
+        body.to_string()
+    }
+
+    /// As HTTP/1 has it, for a connection that ends with it.
+    pub(crate) fn to_text(&self) -> String {
+        let body = self.json();
+        let retry_after = (self.retry_after_s).map(|seconds| format!("retry-after: {seconds}\r\n"));
+        format!(
+            "HTTP/1.1 {}\r\ncontent-type: application/json\r\n{ERROR}: {}\r\n{}\
+             connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+            self.status,
+            self.code,
+            retry_after.unwrap_or_default(),
+            body.len(),
+        )
+    }
+
+    pub(crate) fn into_response(self) -> Response<Reply> {
+        let mut response = Response::new(Reply::whole(Bytes::from(self.json())));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -1,5 +1,6 @@
 //! Why a request goes where it goes: for metrics always, for the client if it asks.
 
+use hashbrown::HashSet;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use pointsman_core::{Failure, Refusal, TargetSpec, Ticket};
 use std::rc::Rc;
@@ -16,31 +17,37 @@ const ATTEMPTS: HeaderName = HeaderName::from_static("x-pointsman-attempts");
 pub(crate) struct Explained {
     pub(crate) policy: Rc<str>,
     /// the policy's word, or `fallback:` and why
-    pub(crate) reason: String,
+    pub(crate) reason: Rc<str>,
+    /// kept only for a client that asks: its count is shared by all threads
     target: Option<Arc<TargetSpec>>,
     attempts: u32,
 }
 
 impl Explained {
-    /// `attempt`: from 0.
-    pub(crate) fn routed(policy: Rc<str>, ticket: &Ticket, attempt: u32) -> Explained {
+    /// `attempt`: from 0. `asked`: see [`Explained::is_asked`].
+    pub(crate) fn routed(
+        words: &mut Words,
+        ticket: &Ticket,
+        attempt: u32,
+        asked: bool,
+    ) -> Explained {
         let verdict = ticket.verdict();
         Explained {
-            policy,
-            reason: reason(
+            policy: words.policy.clone(),
+            reason: words.reason(
                 verdict.reason.as_deref(),
                 verdict.fallback,
                 verdict.failure.as_ref(),
             ),
-            target: ticket.spec().cloned(),
+            target: ticket.spec().filter(|_| asked).cloned(),
             attempts: attempt.saturating_add(1),
         }
     }
 
-    pub(crate) fn refused(policy: Rc<str>, refusal: &Refusal, attempt: u32) -> Explained {
+    pub(crate) fn refused(words: &mut Words, refusal: &Refusal, attempt: u32) -> Explained {
         Explained {
-            policy,
-            reason: reason(
+            policy: words.policy.clone(),
+            reason: words.reason(
                 refusal.reason.as_deref(),
                 refusal.fallback,
                 refusal.failure.as_ref(),
@@ -74,10 +81,35 @@ impl Explained {
     }
 }
 
-fn reason(word: Option<&str>, fallback: bool, failure: Option<&Failure>) -> String {
-    match (fallback, failure, word) {
-        (true, Some(failure), _) => format!("fallback:{}", failure.cause()),
-        (true, None, word) => format!("fallback:{}", word.unwrap_or("abstained")),
-        (false, _, word) => word.unwrap_or("none").to_owned(),
+/// A policy's name and reasons, each allocated once.
+pub(crate) struct Words {
+    pub(crate) policy: Rc<str>,
+    /// a small set: the policy declares its reasons, and causes of failure are few
+    reasons: HashSet<Rc<str>>,
+}
+
+impl Words {
+    pub(crate) fn new(policy: &str) -> Words {
+        Words {
+            policy: Rc::from(policy),
+            reasons: HashSet::new(),
+        }
+    }
+
+    fn reason(&mut self, word: Option<&str>, fallback: bool, failure: Option<&Failure>) -> Rc<str> {
+        match (fallback, failure, word) {
+            (true, Some(failure), _) => self.known(&format!("fallback:{}", failure.cause())),
+            (true, None, word) => self.known(&format!("fallback:{}", word.unwrap_or("abstained"))),
+            (false, _, word) => self.known(word.unwrap_or("none")),
+        }
+    }
+
+    fn known(&mut self, word: &str) -> Rc<str> {
+        if let Some(known) = self.reasons.get(word) {
+            return known.clone();
+        }
+        let new: Rc<str> = Rc::from(word);
+        self.reasons.insert(new.clone());
+        new
     }
 }

@@ -1,11 +1,12 @@
 //! An answer on its way to the client. It holds what the request holds: the seat, the ticket and the
 //! upstream connection, and gives them back when it ends, breaks, or is dropped because the client left.
 
+use crate::report::{Kind as AnswerKind, Report, Subject};
 use crate::site::Seat;
 use crate::sse::ErrorScanner;
 use crate::upstream::Inflow;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderMap};
+use http::header::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pointsman_core::Ticket;
 use std::pin::Pin;
@@ -38,30 +39,30 @@ pub(crate) struct Flow {
     inflow: Inflow,
     /// none: the request holds nothing on its target any more
     ticket: Option<Ticket>,
-    /// a status below 400: its good end speaks for the engine
-    good: bool,
+    /// none: not a status below 400, whose good end speaks for the engine; or it is over
+    report: Option<Report>,
     scanner: Option<ErrorScanner>,
     silence: Silence,
     seat: Seat,
 }
 
 impl Flow {
-    /// `ticket`: none if the request was rolled back, and only the engine's words pass.
+    /// `ticket`: none if the request was rolled back, and only the engine's words pass. `subject`: none
+    /// if the answer is an error.
     pub(crate) fn new(
         inflow: Inflow,
         ticket: Option<Ticket>,
-        good: bool,
+        subject: Option<Subject>,
         headers: &HeaderMap,
         seat: Seat,
     ) -> Flow {
-        let stream = (headers.get(CONTENT_TYPE))
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        let kind = AnswerKind::of(headers);
         let limit = seat.site().shared.settings.timeouts.idle_stream;
         let mut flow = Flow {
             inflow,
             ticket,
-            good,
-            scanner: stream.then(ErrorScanner::default),
+            report: subject.map(|subject| Report::new(subject, kind, headers)),
+            scanner: (kind == AnswerKind::Stream).then(ErrorScanner::default),
             silence: Silence::new(limit),
             seat,
         };
@@ -102,6 +103,9 @@ impl Flow {
         self.silence.broken();
         if let Some(ticket) = &mut self.ticket {
             ticket.output();
+            if let Some(report) = &mut self.report {
+                report.pass(self.seat.site(), ticket.target(), data);
+            }
         }
         if let Some(scanner) = &mut self.scanner {
             scanner.pass(data);
@@ -113,18 +117,26 @@ impl Flow {
             return self.fail();
         }
         if let Some(ticket) = self.ticket.take() {
+            let target = ticket.target();
             ticket.finish();
-            if self.good {
+            if let Some(report) = self.report.take() {
                 self.inflow.upstream().engine.breaker.success();
+                report.finish(self.seat.site(), target);
             }
         }
     }
 
     fn fail(&mut self) {
         if let Some(ticket) = self.ticket.take() {
+            let (site, target) = (self.seat.site(), ticket.target());
             ticket.fail();
-            let fleet = &self.seat.site().shared.core.fleet;
-            self.inflow.upstream().engine.failed(fleet);
+            self.inflow
+                .upstream()
+                .engine
+                .failed(&site.shared.core.fleet);
+            if let Some(report) = self.report.take() {
+                report.fail(site, target);
+            }
         }
     }
 }

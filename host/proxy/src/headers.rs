@@ -72,8 +72,18 @@ pub(crate) fn to_engine(
     out
 }
 
-/// Takes from an engine's answer what is not for the client.
+/// Takes from an engine's answer what is not for the client, and what only the proxy says.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH); // as above: hyper obeyed the other one
+    }
+    let ours: SmallVec<[HeaderName; 0]> = (headers.keys())
+        .filter(|name| name.as_str().starts_with(OURS))
+        .cloned()
+        .collect();
+    for name in ours {
+        headers.remove(name);
+    }
     for name in named_by_connection(headers) {
         headers.remove(name);
     }

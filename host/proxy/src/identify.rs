@@ -166,7 +166,10 @@ fn names(setting: &'static str, names: &[String]) -> Result<Vec<HeaderName>, Err
 }
 
 /// The value of the first header that has one.
-fn first<'h>(headers: &'h HeaderMap, names: &[HeaderName]) -> Result<Option<&'h str>, Answer> {
+pub(crate) fn first<'h>(
+    headers: &'h HeaderMap,
+    names: &[HeaderName],
+) -> Result<Option<&'h str>, Answer> {
     for name in names {
         let values = headers.get_all(name).iter().map(|value| value.as_bytes());
         if let Some(value) = only(name.as_str(), values)? {

@@ -1,15 +1,15 @@
 //! One pass over a request's JSON body: what the proxy must know of it, without building a tree.
 
-use serde::de::{
-    Deserialize, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor,
-};
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
 
 /// Top-level fields that are a rank to some engine.
 const RANK_FIELDS: [&str; 2] = ["routed_dp_rank", "data_parallel_rank"];
+
+/// More messages than this are not told apart: a body of millions must not take many times its size.
+const MAX_MESSAGES: usize = 16_384;
 
 /// What is needed again when the body is sent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,15 +20,19 @@ pub(crate) struct Shape {
     pub(crate) rank_fields: bool,
 }
 
-/// A JSON object as the data plane sees it. Texts are raw JSON.
+/// A JSON object as the data plane sees it. Texts are raw JSON. Of doubles the last counts, as for
+/// the engines.
 #[derive(Debug, Default)]
 pub(crate) struct Scan<'a> {
     pub(crate) shape: Shape,
     pub(crate) model: Option<Cow<'a, str>>,
-    /// tools, system, instructions: before the messages in every chat template
-    pub(crate) preamble: SmallVec<[&'a str; 3]>,
-    /// the elements of `messages`, or of an `input` that is a list
+    tools: Option<&'a str>,
+    system: Option<&'a str>,
+    instructions: Option<&'a str>,
+    /// the elements of `messages`, or of an `input` that is a list, up to a bound
     pub(crate) messages: Vec<&'a str>,
+    /// length of those beyond it
+    pub(crate) more_bytes: u64,
     /// `prompt`, or an `input` that is one text
     pub(crate) text: Option<&'a str>,
     pub(crate) max_output_tokens: Option<u32>,
@@ -42,6 +46,13 @@ impl<'a> Scan<'a> {
         (&mut json).deserialize_map(Fields(&mut scan)).ok()?;
         json.end().ok()?;
         Some(scan)
+    }
+
+    /// What comes before the messages in every chat template.
+    pub(crate) fn preamble(&self) -> impl Iterator<Item = &&'a str> {
+        [&self.tools, &self.system, &self.instructions]
+            .into_iter()
+            .flatten()
     }
 }
 
@@ -65,16 +76,19 @@ impl<'de> Visitor<'de> for Fields<'_, 'de> {
             scan.shape.fields += 1;
             match &*key {
                 "model" => scan.model = text(map.next_value()?),
-                "messages" => map.next_value_seed(Items(&mut scan.messages))?,
-                "tools" | "system" | "instructions" => {
-                    scan.preamble.push(map.next_value::<&RawValue>()?.get());
-                }
+                "messages" => map.next_value_seed(Items(scan))?,
+                "tools" => scan.tools = Some(map.next_value::<&RawValue>()?.get()),
+                "system" => scan.system = Some(map.next_value::<&RawValue>()?.get()),
+                "instructions" => scan.instructions = Some(map.next_value::<&RawValue>()?.get()),
                 "prompt" => scan.text = Some(map.next_value::<&RawValue>()?.get()),
                 "input" => {
                     let raw = map.next_value::<&RawValue>()?.get();
-                    match serde_json::from_str::<Vec<&RawValue>>(raw) {
-                        Ok(items) => scan.messages.extend(items.iter().map(|item| item.get())),
-                        Err(_) => scan.text = Some(raw),
+                    if raw.starts_with('[') {
+                        let mut json = serde_json::Deserializer::from_str(raw);
+                        let items = Items(scan).deserialize(&mut json);
+                        items.map_err(serde::de::Error::custom)?;
+                    } else {
+                        scan.text = Some(raw);
                     }
                 }
                 "max_tokens" | "max_completion_tokens" | "max_output_tokens" => {
@@ -97,8 +111,8 @@ fn text(raw: &RawValue) -> Option<Cow<'_, str>> {
         .map(|text| text.0)
 }
 
-/// The elements of a list; anything else has none.
-struct Items<'v, 'a>(&'v mut Vec<&'a str>);
+/// The elements of a list are messages; anything else has none.
+struct Items<'s, 'a>(&'s mut Scan<'a>);
 
 impl<'de> DeserializeSeed<'de> for Items<'_, 'de> {
     type Value = ();
@@ -116,8 +130,14 @@ impl<'de> Visitor<'de> for Items<'_, 'de> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
+        self.0.messages.clear();
+        self.0.more_bytes = 0;
         while let Some(item) = seq.next_element::<&RawValue>()? {
-            self.0.push(item.get());
+            if self.0.messages.len() < MAX_MESSAGES {
+                self.0.messages.push(item.get());
+            } else {
+                self.0.more_bytes += item.get().len() as u64;
+            }
         }
         Ok(())
     }
@@ -164,57 +184,82 @@ pub(crate) fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str
     }
 }
 
-/// One level down. (An untagged enum cannot hold raw values.)
+/// One level down. Keeps nothing of what it passes: a list may have millions of elements.
 fn step<'a>(json: &'a str, segment: &str) -> Option<&'a str> {
+    let mut found = None;
+    let mut text = serde_json::Deserializer::from_str(json);
     if json.trim_start().starts_with('[') {
-        let items: Vec<&RawValue> = serde_json::from_str(json).ok()?;
-        return Some(items.get(segment.parse::<usize>().ok()?)?.get());
+        let wanted = segment.parse::<usize>().ok()?;
+        text.deserialize_seq(Elements(|at, raw| {
+            if at == wanted {
+                found = Some(raw);
+            }
+        }))
+        .ok()?;
+    } else {
+        text.deserialize_map(Entries(|key: &str, raw| {
+            if key == segment {
+                found = Some(raw);
+            }
+        }))
+        .ok()?;
     }
-    let Entries(entries) = serde_json::from_str(json).ok()?;
-    let (_, value) = entries.into_iter().rev().find(|(key, _)| key == segment)?;
-    Some(value.get())
+    found
+}
+
+/// The elements of a list, in order.
+struct Elements<F>(F);
+
+impl<'de, F: FnMut(usize, &'de str)> Visitor<'de> for Elements<F> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a JSON array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        let mut at = 0;
+        while let Some(item) = seq.next_element::<&RawValue>()? {
+            (self.0)(at, item.get());
+            at += 1;
+        }
+        Ok(())
+    }
 }
 
 /// The fields of an object in order, doubles included.
-struct Entries<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct Entries<F>(F);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Entries<'a> {
-    fn deserialize<D: Deserializer<'de>>(json: D) -> Result<Self, D::Error> {
-        struct Collect;
-        impl<'de> Visitor<'de> for Collect {
-            type Value = Entries<'de>;
+impl<'de, F: FnMut(&str, &'de str)> Visitor<'de> for Entries<F> {
+    type Value = ();
 
-            fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
-                f.write_str("a JSON object")
-            }
+    fn expecting(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
-                while let Some((Text(key), value)) = map.next_entry()? {
-                    entries.push((key, value));
-                }
-                Ok(Entries(entries))
-            }
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some((Text(key), value)) = map.next_entry::<Text, &RawValue>()? {
+            (self.0)(&key, value.get());
         }
-        json.deserialize_map(Collect)
+        Ok(())
     }
 }
 
 /// The object with `field` set to `value`, and no other field that is a rank to some engine. Order
 /// and values of the others stay as they are.
 pub(crate) fn with_field(body: &str, field: &str, value: u32) -> Option<String> {
-    let Entries(entries) = serde_json::from_str(body).ok()?;
     let mut out = String::with_capacity(body.len() + field.len() + 16);
     out.push('{');
-    for (key, value) in entries {
-        if RANK_FIELDS.contains(&&*key) {
-            continue;
+    let mut json = serde_json::Deserializer::from_str(body);
+    json.deserialize_map(Entries(|key: &str, value: &str| {
+        if !RANK_FIELDS.contains(&key) {
+            out.push_str(&serde_json::Value::from(key).to_string());
+            out.push(':');
+            out.push_str(value);
+            out.push(',');
         }
-        out.push_str(&serde_json::to_string(&key).ok()?);
-        out.push(':');
-        out.push_str(value.get());
-        out.push(',');
-    }
+    }))
+    .ok()?;
     out.push_str(&format!("\"{field}\":{value}}}"));
     Some(out)
 }
@@ -234,7 +279,7 @@ mod tests {
             scan.messages,
             [r#"{"role":"user","content":"a"}"#, r#"{"b":[1]}"#]
         );
-        assert_eq!(&*scan.preamble, ["[1]"]);
+        assert_eq!(scan.preamble().collect::<Vec<_>>(), [&"[1]"]);
         assert_eq!(scan.max_output_tokens, Some(7));
         assert_eq!(scan.shape.fields, 5);
     }
@@ -256,6 +301,65 @@ mod tests {
             );
             assert!(Scan::of(&body).is_some(), "{odd}");
         }
+    }
+
+    #[test]
+    fn absurd_limits_of_output_are_none() {
+        for absurd in ["-1", "1e99", "1.5", r#""7""#, "99999999999", "[7]", "null"] {
+            let limit = |body: &str| Scan::of(body).unwrap().max_output_tokens;
+            assert_eq!(limit(&format!(r#"{{"max_tokens":{absurd}}}"#)), None);
+            let both = format!(r#"{{"max_completion_tokens":5,"max_tokens":{absurd}}}"#);
+            assert_eq!(limit(&both), Some(5), "{absurd}");
+        }
+    }
+
+    #[test]
+    fn of_doubles_the_last_counts() {
+        let body = r#"{"messages":["a","b"],"model":"x","tools":[1],"messages":["c"],"model":"y","tools":[2],"input":["d"]}"#;
+        let scan = Scan::of(body).unwrap();
+        assert_eq!(scan.messages, [r#""d""#]);
+        assert_eq!(scan.preamble().collect::<Vec<_>>(), [&"[2]"]);
+        assert_eq!(scan.model.as_deref(), Some("y"));
+        assert_eq!(at_pointer(r#"{"a":1,"a":2}"#, "/a").as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn depth_and_length_and_odd_bytes_are_survived() {
+        let deep = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
+        for odd in [
+            deep(1_000_000),
+            format!("[{}1]", deep(100_000) + ","),
+            format!(r#"{}1{}"#, r#"{"a":"#.repeat(200_000), "}".repeat(200_000)),
+            "9".repeat(1_000_000),
+            format!("1e{}", "9".repeat(1000)),
+            format!("[{}1]", "1,".repeat(1_000_000)),
+            format!(r#"{{{}"a":1}}"#, r#""a":1,"#.repeat(500_000)),
+            r#""\u0000\ud83d\ude00""#.to_owned(),
+        ] {
+            let start = &odd[..odd.len().min(20)];
+            let others = format!(
+                r#"{{"tools":{odd},"prompt":{odd},"input":{odd},"max_tokens":{odd},"model":{odd},"x":{odd}}}"#
+            );
+            let scan = Scan::of(&others).unwrap_or_else(|| panic!("{start}"));
+            assert!(scan.messages.len() <= MAX_MESSAGES, "{start}");
+            // A list of messages is never that deep or that large a number.
+            if let Some(scan) = Scan::of(&format!(r#"{{"messages":{odd}}}"#)) {
+                assert!(scan.messages.len() <= MAX_MESSAGES, "{start}");
+            }
+            at_pointer(&others, "/input/0/0/a/a");
+            at_pointer(&others, "/input/999999");
+            with_field(&others, "data_parallel_rank", 1).unwrap();
+        }
+        for broken in [
+            "{\"a\":\"\0\"}",
+            "{\"\0\":1}",
+            r#"{"a":"\ud800"#,
+            "\0",
+            "{\0}",
+        ] {
+            assert!(Scan::of(broken).is_none(), "{broken:?}");
+        }
+        assert!(Scan::of(r#"{"a":"\ud800","model":"\ud800"}"#).is_some());
     }
 
     #[test]

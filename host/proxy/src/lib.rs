@@ -16,8 +16,10 @@
 
 mod admin;
 mod answer;
+mod arriving;
 mod breaker;
 mod clock;
+mod connection;
 mod dialect;
 mod engines;
 mod error;
@@ -29,15 +31,18 @@ mod health;
 mod identify;
 mod json;
 mod keeper;
+mod learn;
 mod metrics;
 mod proxy;
 mod received;
+mod report;
 mod request;
 mod settings;
 mod site;
 mod sse;
 mod thread;
 mod upstream;
+mod usage;
 
 pub use clock::SystemClock;
 pub use error::Error;

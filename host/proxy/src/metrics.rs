@@ -76,6 +76,7 @@ pub(crate) struct Tally {
     retries: [AtomicU64; 3],
     connections: [AtomicU64; 3],
     without_session: AtomicU64,
+    usage_missing: AtomicU64,
     decisions: Histogram,
 }
 
@@ -155,6 +156,10 @@ impl Tally {
 
     pub(crate) fn without_session(&self) {
         self.without_session.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn usage_missing(&self) {
+        self.usage_missing.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn retry(&self, cause: Retry) {
@@ -329,11 +334,23 @@ impl Scrape {
             help,
             series.into_iter(),
         )?;
-        let absent = sum(&|tally| Some(&tally.without_session));
-        let help = "Requests that carried no session id";
-        let name = "pointsman_requests_without_session";
-        let absent = ConstCounter::new(absent);
-        absent.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+        let plain = [
+            (
+                "pointsman_requests_without_session",
+                "Requests that carried no session id",
+                sum(&|tally| Some(&tally.without_session)),
+            ),
+            (
+                "pointsman_usage_missing",
+                "Prompts whose tokens the engine did not count in its answer: estimates are blind",
+                sum(&|tally| Some(&tally.usage_missing)),
+            ),
+        ];
+        for (name, help, n) in plain {
+            let descriptor = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(n).encode(descriptor)?;
+        }
+        Ok(())
     }
 
     fn targets(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {

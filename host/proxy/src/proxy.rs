@@ -2,12 +2,13 @@ use crate::engines::Engines;
 use crate::error::Error;
 use crate::identify::Identifier;
 use crate::keeper;
+use crate::learn::Learner;
 use crate::metrics::{Scrape, Tally};
 use crate::settings::Settings;
 use crate::site::{Shared, Site};
 use crate::thread;
 use http::header::HeaderName;
-use pointsman_core::{Core, Source, hash_text};
+use pointsman_core::{Core, Fleet, Source, hash_text};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -44,16 +45,7 @@ impl Proxy {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let identifier = Identifier::new(&settings.session)?;
-        let explicit_header = (settings.explicit_header.as_deref())
-            .filter(|name| !name.is_empty())
-            .map(|name| {
-                HeaderName::try_from(name).map_err(|_| Error::HeaderName {
-                    setting: "explicit_header",
-                    name: name.to_owned(),
-                })
-            })
-            .transpose()?;
+        let (identifier, explicit_header) = names(&settings)?;
         let (listeners, data_address) = listen_each("listen", settings.listen, threads)?;
         let (admin, admin_address) = listen("admin", settings.admin, false)?;
         let engines = Engines::enrol(&settings.pools, &core.fleet)?;
@@ -63,6 +55,7 @@ impl Proxy {
                 identifier,
                 explicit_header,
                 engines,
+                learner: Learner::default(),
                 core,
                 source,
                 settings,
@@ -124,6 +117,32 @@ impl Proxy {
         }
         died.map_or(Ok(()), |name| Err(Error::Died(name)))
     }
+}
+
+impl Settings {
+    /// All that [`Proxy::bind`] checks, without taking an address or a target number.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn check(&self) -> Result<(), Error> {
+        names(self)?;
+        Engines::enrol(&self.pools, &Fleet::default()).map(drop)
+    }
+}
+
+/// Where requests say who they belong to, and where they want to go.
+fn names(settings: &Settings) -> Result<(Identifier, Option<HeaderName>), Error> {
+    let identifier = Identifier::new(&settings.session)?;
+    let explicit_header = (settings.explicit_header.as_deref())
+        .filter(|name| !name.is_empty())
+        .map(|name| {
+            HeaderName::try_from(name).map_err(|_| Error::HeaderName {
+                setting: "explicit_header",
+                name: name.to_owned(),
+            })
+        })
+        .transpose()?;
+    Ok((identifier, explicit_header))
 }
 
 /// Says that a thread is over, also when it panics.

@@ -1,6 +1,7 @@
 //! A client's request, and what of its body is kept.
 
 use crate::answer::Answer;
+use crate::arriving::Arriving;
 use crate::json::{self, Shape};
 use crate::site::{Held, Site};
 use crate::upstream::Outbound;
@@ -82,7 +83,7 @@ pub(crate) enum Payload {
         /// what was read of it; none: none, or it went on
         read: Option<Bytes>,
         /// what comes; none: it went on
-        rest: Option<Incoming>,
+        rest: Option<Arriving>,
     },
 }
 
@@ -98,8 +99,14 @@ impl Payload {
             let (bytes, _held) = (Bytes::new(), site.hold());
             return Ok((received, Payload::Whole { bytes, _held }));
         }
-        let limit = site.shared.settings.limits.inspect_bytes;
-        let known = (received.content_length()).map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let settings = &site.shared.settings;
+        let (limit, longest) = (settings.limits.inspect_bytes, settings.limits.body_bytes);
+        let said = received.content_length();
+        if said.is_some_and(|bytes| bytes > longest) {
+            return Err(Answer::too_long(longest));
+        }
+        let known = said.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let body = Arriving::new(body, settings);
         let payload = if is_json(&received.headers) && known.is_none_or(|n| n <= limit) {
             collect(site, body, limit, known).await?
         } else {
@@ -133,20 +140,15 @@ impl Payload {
 
 async fn collect(
     site: &Rc<Site>,
-    mut body: Incoming,
+    mut body: Arriving,
     limit: usize,
     known: Option<usize>,
 ) -> Result<Payload, Answer> {
     let mut held = site.hold();
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    let patience = site.shared.settings.timeouts.client;
-    loop {
-        let frame = tokio::time::timeout(patience, body.frame()).await;
-        let frame = frame.map_err(|_| Answer::slow_body())?;
-        let Some(frame) = frame else { break };
-        let frame = frame.map_err(|error| Answer::body(format!("the request's body: {error}")))?;
-        let Ok(data) = frame.into_data() else {
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|why| why.answer())?.into_data() else {
             continue;
         };
         let fits = held.more(data.len()) && held.bytes() <= limit;

@@ -1,14 +1,17 @@
 //! The life of a request: identify → estimate → eligible · ask · commit → dispatch → release.
 
 use crate::answer::Answer;
+use crate::arriving::Incomplete;
 use crate::estimate::Estimate;
 use crate::explain::Explained;
 use crate::flow::{Flow, Reply};
 use crate::headers;
+use crate::identify;
 use crate::json::Scan;
 use crate::metrics::Retry;
 use crate::received::{Payload, Received};
-use crate::site::{Seat, Site};
+use crate::report::{self, Subject};
+use crate::site::{Decided, Listener, Seat, Site};
 use crate::upstream::{Broken, Inflow, Outbound, Upstream};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER};
@@ -28,7 +31,7 @@ pub(crate) async fn serve(
 ) -> Result<Response<Reply>, Infallible> {
     let mut account = Account::open(&site);
     let asks = site.shared.settings.explain && Explained::is_asked(request.headers());
-    let mut response = match carry(&site, request, &mut account).await {
+    let mut response = match carry(&site, request, &mut account, asks).await {
         Ok(response) => response,
         Err(answer) => {
             account.ended_by(answer.code());
@@ -46,22 +49,34 @@ async fn carry(
     site: &Rc<Site>,
     request: Request<Body>,
     account: &mut Account,
+    asks: bool,
 ) -> Result<Response<Reply>, Answer> {
     if request.method() == Method::CONNECT {
         return Err(Answer::no_tunnel());
     }
+    if request.uri().path_and_query().is_none() {
+        return Err(Answer::no_path());
+    }
     let seat = site.seat()?;
+    let arrived_ms = site.arrival();
     let (received, mut payload) = Payload::read(site, request).await?;
     let Understood {
         mut incoming,
         received,
         id,
         last,
+        mut subject,
     } = understand(site, received, &payload)?;
+    subject.arrived_ms = arrived_ms;
     let mut setback = None;
     loop {
-        let (outcome, explained) = site.decide(&incoming);
+        let Decided {
+            outcome,
+            explained,
+            listener,
+        } = site.decide(&incoming, asks);
         account.explained = Some(explained);
+        subject.listener = listener;
         let ticket = match outcome {
             Outcome::Routed(ticket) => ticket,
             Outcome::Refused(refusal) => return nowhere(refusal, setback, seat),
@@ -76,9 +91,10 @@ async fn carry(
                 && incoming.attempt + 1 < site.shared.settings.attempts,
             site,
             incoming: &mut incoming,
+            listener,
         };
         setback = match weigh(sent, ticket, again)? {
-            Weighed::Take(response, ticket) => return Ok(take(response, ticket, seat)),
+            Weighed::Take(response, ticket) => return Ok(take(response, ticket, subject, seat)),
             Weighed::Again(setback) => Some(setback),
         };
     }
@@ -91,6 +107,7 @@ struct Understood {
     id: HeaderValue,
     /// its session ends with it
     last: bool,
+    subject: Subject,
 }
 
 /// Identify and estimate.
@@ -110,9 +127,15 @@ fn understand(
     if identity.session.is_none() {
         site.tally.without_session();
     }
-    let (estimate, model) = match &scan {
-        Some(scan) => (Estimate::of(scan), scan.model.as_deref().map(hash_text)),
-        None => (Estimate::of_length(received.content_length()), None),
+    let model = (scan.as_ref()).and_then(|scan| scan.model.as_deref().map(hash_text));
+    let model = model.unwrap_or_default();
+    let ratio = shared.learner.ratio(model);
+    let estimate = match (&scan, payload) {
+        (Some(scan), _) => Estimate::of(scan, ratio),
+        (None, Payload::Whole { bytes, .. }) => {
+            Estimate::of_length(Some(bytes.len() as u64), ratio)
+        }
+        (None, Payload::Stream { .. }) => Estimate::of_length(received.content_length(), ratio),
     };
     if let Some(scan) = &scan {
         received.shape = scan.shape;
@@ -120,16 +143,16 @@ fn understand(
         received.json = body.clone();
     }
     let id = request_id(site, &received.headers);
-    let explicit = explicit(site, &received.headers);
+    let explicit = explicit(site, &received.headers)?;
     let received = Rc::new(received);
     let incoming = Incoming {
         route: shared.route,
         phase: Phase::Serve,
-        model: model.unwrap_or_default(),
+        model,
         seed: id.to_str().map(hash_text).unwrap_or_default(),
         session: identity.session,
         parent: identity.parent,
-        prompt_tokens: estimate.prompt_tokens,
+        prompt_tokens: estimate.size.tokens,
         shared: Shared::Chain(estimate.chain),
         explicit,
         facts: Some(received.clone()),
@@ -140,6 +163,11 @@ fn understand(
         received,
         id,
         last: identity.last,
+        subject: Subject {
+            model,
+            size: estimate.size,
+            ..Subject::default()
+        },
     })
 }
 
@@ -154,16 +182,16 @@ fn request_id(site: &Site, headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-fn explicit(site: &Site, headers: &HeaderMap) -> Explicit {
-    let header = site.shared.explicit_header.as_ref();
-    let Some(value) = header.and_then(|name| headers.get(name)) else {
-        return Explicit::None;
-    };
-    let name = std::str::from_utf8(value.as_bytes())
-        .unwrap_or_default()
-        .trim();
-    let fleet = site.shared.core.fleet.snapshot();
-    fleet.find(name).map_or(Explicit::Unknown, Explicit::Target)
+/// As with identities: empty is absent, and two different ones are refused.
+fn explicit(site: &Site, headers: &HeaderMap) -> Result<Explicit, Answer> {
+    let header = site.shared.explicit_header.as_slice();
+    Ok(match identify::first(headers, header)? {
+        None => Explicit::None,
+        Some(name) => {
+            let fleet = site.shared.core.fleet.snapshot();
+            fleet.find(name).map_or(Explicit::Unknown, Explicit::Target)
+        }
+    })
 }
 
 /// Sends the request to the ticket's target, and waits for the head of the answer.
@@ -259,6 +287,7 @@ struct Again<'a> {
     possible: bool,
     site: &'a Site,
     incoming: &'a mut Incoming,
+    listener: Listener,
 }
 
 impl Again<'_> {
@@ -289,6 +318,7 @@ fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result
             }
             ticket.fail();
             response.body().upstream().engine.failed(fleet);
+            report::failed(again.site, again.listener, target);
             if !again.possible {
                 return Ok(Weighed::Take(response, None));
             }
@@ -297,9 +327,15 @@ fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result
         }
         Err(Broken::Client(error)) => {
             // Dropped, the ticket counts as cancelled.
-            return Err(Answer::body(format!(
-                "the request's body broke off: {error}"
-            )));
+            return Err(match Incomplete::behind(&error) {
+                Some(why) => why.answer(),
+                None => Answer::body(format!("the request's body broke off: {error}")),
+            });
+        }
+        Err(Broken::Unreachable(error)) if is_our_want(&error) => {
+            tracing::warn!(%error, "no connection to an engine: the system gives no more");
+            ticket.refused();
+            return Err(Answer::exhausted(&error));
         }
         Err(broken) => broken,
     };
@@ -320,11 +356,26 @@ fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result
     if let Some(upstream) = again.site.upstream(target) {
         upstream.engine.failed(fleet);
     }
+    report::failed(again.site, again.listener, target);
     if !again.possible {
         return Err(answer);
     }
     again.without(lost, cause);
     Ok(Weighed::Again(Setback::Broken(answer)))
+}
+
+/// Whether the system has no more files, ports or memory for us (Linux): of that no engine is guilty,
+/// and trying the next one would only open every breaker.
+fn is_our_want(error: &std::io::Error) -> bool {
+    const ENOMEM: i32 = 12;
+    const ENFILE: i32 = 23;
+    const EMFILE: i32 = 24;
+    const EADDRNOTAVAIL: i32 = 99;
+    const ENOBUFS: i32 = 105;
+    let wants = [ENOMEM, ENFILE, EMFILE, EADDRNOTAVAIL, ENOBUFS];
+    error
+        .raw_os_error()
+        .is_some_and(|code| wants.contains(&code))
 }
 
 /// Nobody takes it (any more): what an engine said before weighs more than the refusal to try another.
@@ -335,17 +386,22 @@ fn nowhere(
 ) -> Result<Response<Reply>, Answer> {
     match setback {
         None => Err(Answer::refused(&refusal)),
-        Some(Setback::Answered(response)) => Ok(take(*response, None, seat)),
+        Some(Setback::Answered(response)) => Ok(take(*response, None, Subject::default(), seat)),
         Some(Setback::Broken(answer)) => Err(answer),
     }
 }
 
 /// Passes an engine's answer on; what the request holds is given back as it ends.
-fn take(response: Response<Inflow>, ticket: Option<Ticket>, seat: Seat) -> Response<Reply> {
+fn take(
+    response: Response<Inflow>,
+    ticket: Option<Ticket>,
+    subject: Subject,
+    seat: Seat,
+) -> Response<Reply> {
     let (mut parts, inflow) = response.into_parts();
     headers::to_client(&mut parts.headers);
-    let good = parts.status.as_u16() < 400;
-    let flow = Flow::new(inflow, ticket, good, &parts.headers, seat);
+    let subject = Some(subject).filter(|_| parts.status.as_u16() < 400);
+    let flow = Flow::new(inflow, ticket, subject, &parts.headers, seat);
     Response::from_parts(parts, Reply::flow(flow))
 }
 

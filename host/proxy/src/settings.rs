@@ -234,11 +234,14 @@ pub struct Limits {
     pub inspect_bytes: usize,
     /// memory of all bodies read at one time on one thread; beyond it bodies stream through, in bytes
     pub inspect_total_bytes: usize,
-    /// head of a request, in bytes; larger ones get 431
+    /// body of a request, in bytes; a larger one gets 413, or breaks off where it turns out to be larger
+    pub body_bytes: u64,
+    /// head of a request, in bytes, at least 8 KiB; larger ones get 431, and so do more than 100 header
+    /// lines of HTTP/1
     pub header_bytes: usize,
     /// requests in flight on one thread; more get 503 with `Retry-After`
     pub requests: usize,
-    /// client connections on one thread; more wait to be accepted
+    /// client connections on one thread; more get 503 with `Retry-After` and are closed
     pub connections: usize,
     /// idle upstream connections of one thread to one endpoint
     pub idle_connections: usize,
@@ -249,6 +252,7 @@ impl Default for Limits {
         Limits {
             inspect_bytes: 8 << 20,
             inspect_total_bytes: 512 << 20,
+            body_bytes: 1 << 30,
             header_bytes: 64 << 10,
             requests: 8192,
             connections: 16_384,
@@ -266,7 +270,8 @@ pub struct Timeouts {
     pub first_byte: Duration,
     /// without a byte from the engine in mid-response; 0: none
     pub idle_stream: Duration,
-    /// for a client to send a head, so also to stay idle, and between two parts of its body
+    /// for a client to send a head, so also to stay idle; between two parts of its body; and without
+    /// taking a byte of its answer
     pub client: Duration,
     /// idle upstream connections are closed after this: below the engines' own keep-alive (uvicorn: 5 s)
     pub idle_connection: Duration,

@@ -2,19 +2,23 @@
 
 use crate::answer::Answer;
 use crate::engines::Engines;
-use crate::explain::Explained;
+use crate::explain::{Explained, Words};
 use crate::identify::Identifier;
+use crate::learn::Learner;
 use crate::metrics::Tally;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
 use http::header::HeaderName;
-use pointsman_core::{Core, Failure, Incoming, Outcome, Router, Source, Target, Worker, decide};
+use pointsman_core::{
+    Core, Event, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What all threads share. Nothing here is written by a request, but for what `core` counts.
+/// What all threads share. Nothing here is written by a request, but for what `core` counts and
+/// `learner` learns.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) identifier: Identifier,
@@ -22,6 +26,7 @@ pub(crate) struct Shared {
     /// hash of the route's name
     pub(crate) route: u64,
     pub(crate) engines: Engines,
+    pub(crate) learner: Learner,
     pub(crate) core: Arc<Core>,
     pub(crate) source: Arc<dyn Source>,
 }
@@ -41,21 +46,59 @@ pub(crate) struct Site {
 /// Who is asked, of one generation.
 struct Asker {
     generation: u64,
-    name: Rc<str>,
+    words: Words,
     worker: Rc<Worker>,
     router: Box<dyn Router>,
+    wants: Wants,
+    /// the fleet's generation that it was told of
+    fleet: u64,
+}
+
+/// The policy's instance that routed a request: the one that is told what becomes of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Listener {
+    generation: u64,
+    pub(crate) wants: Wants,
+}
+
+/// One attempt's decision.
+pub(crate) struct Decided {
+    pub(crate) outcome: Outcome,
+    pub(crate) explained: Explained,
+    pub(crate) listener: Listener,
 }
 
 impl Asker {
     fn new(shared: &Shared) -> Asker {
-        // Read first: a replacement in between is then seen with the next request.
+        // Read first: a replacement or a change in between is then seen with the next request.
         let generation = shared.source.generation();
+        let fleet = shared.core.fleet.generation();
         let (policy, router) = shared.source.router();
         Asker {
             generation,
-            name: Rc::from(policy.name.as_str()),
+            words: Words::new(&policy.name),
             worker: Worker::new(shared.core.clone(), policy),
+            wants: router.wants(),
             router,
+            fleet,
+        }
+    }
+
+    /// Tells it that the fleet has changed, if it has and that is wanted.
+    fn see_fleet(&mut self, site: &Site) {
+        if self.wants.fleet_changed {
+            let now = site.shared.core.fleet.generation();
+            if std::mem::replace(&mut self.fleet, now) != now {
+                self.observe(site, Event::FleetChanged);
+            }
+        }
+    }
+
+    fn observe(&mut self, site: &Site, event: Event) {
+        if let Err(failure) = self.router.observe(event) {
+            let policy = &*self.words.policy;
+            site.tally.policy_failure(policy, failure.cause());
+            tracing::debug!(policy, %failure, ?event, "the policy failed to observe");
         }
     }
 }
@@ -78,16 +121,19 @@ impl Site {
         })
     }
 
-    /// Eligible, ask, commit: one attempt's decision, and its words.
-    pub(crate) fn decide(&self, incoming: &Incoming) -> (Outcome, Explained) {
+    /// Eligible, ask, commit: one attempt's decision, and its words. `asked`: the client wants them.
+    pub(crate) fn decide(&self, incoming: &Incoming, asked: bool) -> Decided {
         let mut asker = self.asker.borrow_mut();
         if asker.generation != self.shared.source.generation() {
             *asker = Asker::new(&self.shared);
         }
+        asker.see_fleet(self);
         let Asker {
-            name,
+            generation,
+            words,
             worker,
             router,
+            wants,
             ..
         } = &mut *asker;
         let began = Instant::now();
@@ -108,28 +154,49 @@ impl Site {
                 if verdict.parent_ignored {
                     self.tally.parent_ignored();
                 }
-                let explained = Explained::routed(name.clone(), ticket, incoming.attempt);
+                let explained = Explained::routed(words, ticket, incoming.attempt, asked);
                 (explained, verdict.failure.as_ref())
             }
             Outcome::Refused(refusal) => {
-                let explained = Explained::refused(name.clone(), refusal, incoming.attempt);
+                let explained = Explained::refused(words, refusal, incoming.attempt);
                 (explained, refusal.failure.as_ref())
             }
         };
         if let Some(failure) = failure {
-            self.failed(name, failure);
+            let policy = &*words.policy;
+            self.tally.policy_failure(policy, failure.cause());
+            tracing::debug!(policy, %failure, "the fallback decided");
         }
-        (outcome, explained)
+        let listener = Listener {
+            generation: *generation,
+            wants: *wants,
+        };
+        Decided {
+            outcome,
+            explained,
+            listener,
+        }
     }
 
-    fn failed(&self, policy: &str, failure: &Failure) {
-        self.tally.policy_failure(policy, failure.cause());
-        tracing::debug!(policy, %failure, "the fallback decided");
+    /// Tells the policy's instance that routed a request what became of it, unless it is gone.
+    pub(crate) fn tell(&self, listener: Listener, event: Event) {
+        // Answers are never polled or dropped while the policy decides.
+        if let Ok(mut asker) = self.asker.try_borrow_mut()
+            && asker.generation == listener.generation
+        {
+            asker.observe(self, event);
+        }
+    }
+
+    /// The time, if somebody will want to know how long a request took.
+    pub(crate) fn arrival(&self) -> Option<u64> {
+        let wants = self.asker.borrow().wants;
+        wants.finished.then(|| self.shared.core.now_ms())
     }
 
     /// The policy that is asked now.
     pub(crate) fn policy(&self) -> Rc<str> {
-        self.asker.borrow().name.clone()
+        self.asker.borrow().words.policy.clone()
     }
 
     /// The connections to a target's engine.
@@ -137,9 +204,15 @@ impl Site {
         self.upstreams.get(self.shared.engines.place_of(target)?)
     }
 
-    /// Closes connections that were idle for too long.
+    /// Each second: closes connections that were idle for too long; a policy that no request asks
+    /// learns that the fleet has changed.
     pub(crate) fn sweep(&self) {
         self.upstreams.iter().for_each(|upstream| upstream.sweep());
+        if let Ok(mut asker) = self.asker.try_borrow_mut()
+            && asker.generation == self.shared.source.generation()
+        {
+            asker.see_fleet(self);
+        }
     }
 
     /// An id for a request that brings none: its seed.

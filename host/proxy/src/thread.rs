@@ -1,21 +1,27 @@
 //! One worker thread: it accepts, serves, and lets what is in flight finish.
 
+use crate::answer::Answer;
+use crate::connection::{Connections, LINGER};
 use crate::request;
 use crate::site::{Shared, Site};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioTimer;
 use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
+use pointsman_core::Phase;
+use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_local;
 use tokio::time::{interval, timeout};
 
 /// What a client may have open on one HTTP/2 connection.
 const STREAMS: u32 = 256;
+/// Connections beyond the limit that are told so at one time.
+const DOORSTEP: usize = 64;
 /// After an accept that failed, e.g. for want of file descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -36,17 +42,20 @@ pub(crate) async fn serve(
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
+    let settings = &site.shared.settings;
     let http = Rc::new(http(&site.shared));
-    let graceful = GracefulShutdown::new();
-    let places = Arc::new(Semaphore::new(site.shared.settings.limits.connections));
+    let most = u32::try_from(settings.limits.connections).unwrap_or(u32::MAX);
+    let places = Arc::new(Semaphore::new(most as usize));
+    let doorstep = Arc::new(Semaphore::new(DOORSTEP));
+    let connections = Rc::new(Connections::default());
     let sweeper = spawn_local(sweep(site.clone()));
+    let watch = spawn_local({
+        let (connections, patience) = (connections.clone(), settings.timeouts.client);
+        async move { connections.watch(patience).await }
+    });
     loop {
-        let accepted = async {
-            let place = places.clone().acquire_owned().await;
-            (listener.accept().await, place)
-        };
-        let (accepted, place) = tokio::select! {
-            accepted = accepted => accepted,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let stream = match accepted {
@@ -57,14 +66,28 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (http, site, watcher) = (http.clone(), site.clone(), graceful.watcher());
-        spawn_local(async move {
-            if is_silent(&stream, site.shared.settings.timeouts.client).await {
-                return;
+        let _ = stream.set_nodelay(true);
+        let Ok(place) = places.clone().try_acquire_owned() else {
+            // Those that are one too many beyond that are closed without a word.
+            if let Ok(step) = doorstep.clone().try_acquire_owned() {
+                spawn_local(turn_away(site.clone(), stream, step));
             }
-            let service = service_fn(move |request| request::serve(site.clone(), request));
-            let connection = http.serve_connection(TokioIo::new(stream), service);
-            if let Err(error) = watcher.watch(connection).await {
+            continue;
+        };
+        let (http, site, member) = (http.clone(), site.clone(), connections.add());
+        spawn_local(async move {
+            let io = member.watched(stream);
+            let requests = member.clone();
+            let service = service_fn(move |request| {
+                let (site, busy) = (site.clone(), requests.begin());
+                async move {
+                    let response = request::serve(site, request).await?;
+                    Ok::<_, Infallible>(busy.until_end(response))
+                }
+            });
+            let connection = http.serve_connection(io, service);
+            let ended = member.serve(connection, |c| c.graceful_shutdown()).await;
+            if let Some(Err(error)) = ended {
                 tracing::debug!(error, "a client's connection ended");
             }
             drop(place);
@@ -72,18 +95,20 @@ pub(crate) async fn serve(
     }
     drop(listener);
     sweeper.abort();
-    let patience = site.shared.settings.timeouts.shutdown;
-    if timeout(patience, graceful.shutdown()).await.is_err() {
+    connections.leave();
+    let patience = settings.timeouts.shutdown;
+    if timeout(patience, places.acquire_many(most)).await.is_err() {
         tracing::warn!("requests in flight are broken off: their time to finish is over");
     }
+    watch.abort();
     Ok(())
 }
 
 fn http(shared: &Shared) -> auto::Builder<Local> {
     let mut http = auto::Builder::new(Local);
     http.http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(shared.settings.timeouts.client)
+        // `Connections` knows more.
+        .header_read_timeout(None)
         // hyper's least is 8 KiB
         .max_buf_size(shared.settings.limits.header_bytes.max(8 << 10));
     http.http2()
@@ -95,10 +120,19 @@ fn http(shared: &Shared) -> auto::Builder<Local> {
     http
 }
 
-/// Before a client has said anything no timeout of hyper's runs.
-async fn is_silent(stream: &TcpStream, patience: Duration) -> bool {
-    let _ = stream.set_nodelay(true);
-    !matches!(timeout(patience, stream.readable()).await, Ok(Ok(())))
+/// There is no place for it: told at once, instead of left to wait.
+async fn turn_away(site: Rc<Site>, mut stream: TcpStream, step: OwnedSemaphorePermit) {
+    let answer = Answer::too_many_connections();
+    (site.tally).request(&site.policy(), Phase::Serve, answer.code(), 503);
+    let told = async {
+        stream.write_all(answer.to_text().as_bytes()).await?;
+        stream.shutdown().await?;
+        let mut scratch = [0; 4096];
+        while stream.read(&mut scratch).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = timeout(LINGER, told).await;
+    drop(step);
 }
 
 async fn sweep(site: Rc<Site>) {

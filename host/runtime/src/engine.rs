@@ -1,6 +1,7 @@
 //! The wasmtime engine that all policies of a process share, and the clock of their deadlines.
 
 use crate::bindings::Router;
+use crate::cache::CodeCache;
 use crate::host::State;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -20,6 +21,7 @@ pub struct EngineError(String);
 pub struct Engine {
     pub(crate) wasm: wasmtime::Engine,
     pub(crate) linker: Linker<State>,
+    pub(crate) cache: Option<CodeCache>,
     /// Dropped with the engine, which ends the ticking thread.
     _ticking: Sender<()>,
 }
@@ -51,8 +53,16 @@ impl Engine {
         Ok(Engine {
             wasm,
             linker,
+            cache: None,
             _ticking: ticking,
         })
+    }
+
+    /// Keeps compiled code there.
+    #[must_use]
+    pub fn with_cache(mut self, cache: CodeCache) -> Engine {
+        self.cache = Some(cache);
+        self
     }
 }
 

@@ -8,6 +8,7 @@
 //! calls end at a deadline and its memory at a limit; after any failure its instance is thrown away
 //! and the next call begins with a fresh one.
 
+mod cache;
 mod contract;
 mod convert;
 mod engine;
@@ -17,6 +18,7 @@ mod load;
 mod slot;
 mod trap;
 
+pub use cache::{CacheError, CodeCache};
 pub use contract::Mismatch;
 pub use engine::{Engine, EngineError};
 pub use instance::{Instance, Limits};

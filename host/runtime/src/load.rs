@@ -145,8 +145,13 @@ impl Engine {
     /// See [`LoadError`].
     pub fn compile(&self, wasm: &[u8]) -> Result<Compiled, LoadError> {
         sort(wasm)?;
-        let component = Component::from_binary(&self.wasm, wasm)
-            .map_err(|e| LoadError::Invalid(format!("{e:#}")))?;
+        let component = match &self.cache {
+            Some(cache) => cache
+                .component(&self.wasm, wasm)
+                .map(|(component, _)| component),
+            None => Component::from_binary(&self.wasm, wasm),
+        };
+        let component = component.map_err(|e| LoadError::Invalid(format!("{e:#}")))?;
         contract::check(&component, &self.wasm)?;
         let pre = (self.linker.instantiate_pre(&component))
             .and_then(RouterPre::new)

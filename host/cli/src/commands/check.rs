@@ -18,6 +18,7 @@ pub struct Args {
 /// Exit status 0 only if `serve` would start, as far as this machine's ports and engines let it.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
+    config.settings(0).check()?;
     let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)

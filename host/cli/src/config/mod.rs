@@ -152,24 +152,45 @@ pub enum WhenFull {
     Reject,
 }
 
-/// Bounds of the data plane; what is not given keeps the proxy's default.
+/// Bounds of the data plane; what is not given keeps the proxy's default. Sizes are in bytes, numbers
+/// are for one thread, durations are texts such as "2s".
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// of a JSON body that is read for identity and estimate, in bytes; larger ones pass uninspected
+    /// of a JSON body that is read for identity and estimate; larger ones pass uninspected.
+    /// 0 to 1 GiB, default 8 MiB
     pub inspect_bytes: Option<usize>,
-    /// of a request's header section, in bytes
+    /// of all bodies read at one time; beyond it bodies pass uninspected. 0 to 1 TiB, default 512 MiB
+    pub inspect_total_bytes: Option<usize>,
+    /// of a request's body; larger ones get 413. 1 to 1 TiB, default 1 GiB
+    pub body_bytes: Option<u64>,
+    /// of a request's head; larger ones get 431. 8 KiB to 16 MiB, default 64 KiB
     pub header_bytes: Option<usize>,
-    /// requests in flight on one thread; more get 503 at once
+    /// requests in flight; more get 503 at once. 1 to 1,000,000, default 8192
     pub requests_per_thread: Option<usize>,
+    /// client connections; more get 503 at once. 1 to 1,000,000, default 16,384
+    pub connections_per_thread: Option<usize>,
+    /// idle connections kept to one engine. 0 to 65,536, default 256
+    pub idle_connections_per_thread: Option<usize>,
+    /// to open a connection to an engine. Default "2s"
     #[serde(with = "humantime_serde")]
     pub connect: Option<Duration>,
-    /// until the engine's response head; "0s" = none
+    /// until the engine's response head. "0s" = none, the default: a long prompt may take minutes
     #[serde(with = "humantime_serde")]
     pub first_byte: Option<Duration>,
-    /// between two pieces of a response; "0s" = none
+    /// between two pieces of a response. "0s" = none, default "300s"
     #[serde(with = "humantime_serde")]
     pub idle: Option<Duration>,
+    /// for a client: to send a head (so also to stay idle), between two pieces of its body, without
+    /// taking any of its answer. Default "60s"
+    #[serde(with = "humantime_serde")]
+    pub client: Option<Duration>,
+    /// an idle connection to an engine is kept so long: less than the engine's own limit. Default "3s"
+    #[serde(with = "humantime_serde")]
+    pub idle_connection: Option<Duration>,
+    /// for requests in flight when the host is told to stop. Default "30s"
+    #[serde(with = "humantime_serde")]
+    pub shutdown: Option<Duration>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -1,6 +1,6 @@
 //! From the file to the parts: checks what a type cannot say, and fills the proxy's settings.
 
-use super::{Config, Dialect, Fallback, Pool, Role, WhenFull};
+use super::{Config, Dialect, Fallback, Limits, Pool, Role, WhenFull};
 use anyhow::{Result, bail, ensure};
 use pointsman_proxy as proxy;
 use std::collections::HashSet;
@@ -15,10 +15,8 @@ impl Config {
         range("bindings.max", self.bindings.max as u64, 1, 100_000_000)?;
         range("retry.attempts", u64::from(self.retry.attempts), 1, 16)?;
         range("listen.threads", self.listen.threads as u64, 0, 1024)?;
-        ensure!(
-            !self.bindings.ttl.is_zero(),
-            "bindings.ttl = \"0s\": wanted a duration above zero, for example \"1h\""
-        );
+        time("bindings.ttl", self.bindings.ttl, false)?;
+        self.limits.check()?;
         ensure!(
             !self.pools.is_empty(),
             "no [[pool]]: wanted at least one, with the engines to route to"
@@ -42,7 +40,8 @@ impl Config {
             self.pools.iter().any(|pool| pool.role == Role::Serve),
             "no pool with role = \"serve\": prefill and decode pools alone are not served yet"
         );
-        Ok(())
+        // Urls, header names, JSON pointers.
+        Ok(self.settings(0).check()?)
     }
 
     /// For the data plane. `nonce` tells this start from every other one.
@@ -127,9 +126,14 @@ impl Config {
         let given = &self.limits;
         proxy::Limits {
             inspect_bytes: given.inspect_bytes.unwrap_or(defaults.inspect_bytes),
+            inspect_total_bytes: (given.inspect_total_bytes)
+                .unwrap_or(defaults.inspect_total_bytes),
+            body_bytes: given.body_bytes.unwrap_or(defaults.body_bytes),
             header_bytes: given.header_bytes.unwrap_or(defaults.header_bytes),
             requests: given.requests_per_thread.unwrap_or(defaults.requests),
-            ..defaults
+            connections: (given.connections_per_thread).unwrap_or(defaults.connections),
+            idle_connections: (given.idle_connections_per_thread)
+                .unwrap_or(defaults.idle_connections),
         }
     }
 
@@ -140,8 +144,60 @@ impl Config {
             connect: given.connect.unwrap_or(defaults.connect),
             first_byte: given.first_byte.unwrap_or(defaults.first_byte),
             idle_stream: given.idle.unwrap_or(defaults.idle_stream),
-            ..defaults
+            client: given.client.unwrap_or(defaults.client),
+            idle_connection: given.idle_connection.unwrap_or(defaults.idle_connection),
+            shutdown: given.shutdown.unwrap_or(defaults.shutdown),
         }
+    }
+}
+
+impl Limits {
+    fn check(&self) -> Result<()> {
+        let sizes = [
+            ("inspect_bytes", self.inspect_bytes, 0, 1 << 30),
+            ("inspect_total_bytes", self.inspect_total_bytes, 0, 1 << 40),
+            ("header_bytes", self.header_bytes, 8 << 10, 16 << 20),
+            (
+                "requests_per_thread",
+                self.requests_per_thread,
+                1,
+                1_000_000,
+            ),
+            (
+                "connections_per_thread",
+                self.connections_per_thread,
+                1,
+                1_000_000,
+            ),
+            (
+                "idle_connections_per_thread",
+                self.idle_connections_per_thread,
+                0,
+                65_536,
+            ),
+        ];
+        for (key, found, low, high) in sizes {
+            if let Some(found) = found {
+                range(&format!("limits.{key}"), found as u64, low, high)?;
+            }
+        }
+        if let Some(found) = self.body_bytes {
+            range("limits.body_bytes", found, 1, 1 << 40)?;
+        }
+        let times = [
+            ("connect", self.connect, false),
+            ("first_byte", self.first_byte, true),
+            ("idle", self.idle, true),
+            ("client", self.client, false),
+            ("idle_connection", self.idle_connection, false),
+            ("shutdown", self.shutdown, true),
+        ];
+        for (key, found, may_be_none) in times {
+            if let Some(found) = found {
+                time(&format!("limits.{key}"), found, may_be_none)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -177,11 +233,18 @@ impl Pool {
                 "pool[{at}].health.path = {:?}: wanted a path that starts with \"/\"",
                 health.path
             );
-            ensure!(
-                !health.interval.is_zero() && !health.timeout.is_zero(),
-                "pool[{at}].health: interval and timeout must be above zero"
-            );
+            time(
+                &format!("pool[{at}].health.interval"),
+                health.interval,
+                false,
+            )?;
+            time(&format!("pool[{at}].health.timeout"), health.timeout, false)?;
         }
+        time(
+            &format!("pool[{at}].breaker.cooldown"),
+            self.breaker.cooldown,
+            true,
+        )?;
         Ok(())
     }
 
@@ -226,6 +289,18 @@ fn range(key: &str, found: u64, low: u64, high: u64) -> Result<()> {
     ensure!(
         (low..=high).contains(&found),
         "{key} = {found}: wanted {low} to {high}"
+    );
+    Ok(())
+}
+
+/// Longer ones are mistakes, and clocks would overflow.
+const LONGEST: Duration = Duration::from_secs(1000 * 24 * 60 * 60);
+
+fn time(key: &str, found: Duration, may_be_zero: bool) -> Result<()> {
+    let low = if may_be_zero { "0s" } else { "more than 0s" };
+    ensure!(
+        found <= LONGEST && (may_be_zero || !found.is_zero()),
+        "{key} = {found:?}: wanted {low}, and at most 1000 days"
     );
     Ok(())
 }

@@ -5,6 +5,7 @@
     clippy::unwrap_used,
     reason = "a test's helper fails the test"
 )]
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use pointsman_core::{
     Ask, Core, Decision, Endpoint, Failure, Fallback, Incoming, Key, Keys, Limits, Load,
@@ -23,6 +24,21 @@ pub struct Bench {
 }
 
 struct Answer<F>(F);
+
+/// A router that answers what the function says.
+pub fn answering(answer: impl FnMut(&Ask) -> Result<Decision, Failure>) -> impl Router {
+    Answer(answer)
+}
+
+/// A policy that follows these keys.
+pub fn policy(keys: Keys) -> Policy {
+    Policy {
+        name: "test".to_owned(),
+        version: "0".to_owned(),
+        reasons: vec!["said".to_owned()],
+        keys,
+    }
+}
 
 impl<F: FnMut(&Ask) -> Result<Decision, Failure>> Router for Answer<F> {
     fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
@@ -45,16 +61,10 @@ impl Bench {
         Bench::make(2, keys, limits)
     }
 
-    fn make(targets: usize, keys: Keys, limits: Limits) -> Bench {
+    pub fn make(targets: usize, keys: Keys, limits: Limits) -> Bench {
         let clock = Arc::new(ManualClock::default());
         let core = Arc::new(Core::new(limits, clock.clone()));
-        let policy = Policy {
-            name: "test".to_owned(),
-            version: "0".to_owned(),
-            reasons: vec!["said".to_owned()],
-            keys,
-        };
-        let worker = Worker::new(core.clone(), policy);
+        let worker = Worker::new(core.clone(), policy(keys));
         let bench = Bench {
             core,
             clock,

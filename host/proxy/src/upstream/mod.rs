@@ -28,6 +28,8 @@ pub(crate) enum Broken {
     HungUp(hyper::Error),
     #[error("it did not begin to answer within {0:?}")]
     TooLate(Duration),
+    #[error("it switched protocols, which nobody asked it to")]
+    Switched,
     /// no fault of the engine
     #[error("the client's body broke off: {0}")]
     Client(hyper::Error),
@@ -99,6 +101,8 @@ impl Upstream {
                 .map_err(|_| Broken::TooLate(self.head_limit))?
         };
         match answer {
+            // The other ones below 200 hyper passes over.
+            Ok(response) if response.status().is_informational() => Err(Broken::Switched),
             Ok(response) => Ok(response.map(|body| Inflow::new(body, link, self.clone()))),
             Err(error) if error.is_user() => Err(Broken::Client(error)),
             Err(error) => Err(Broken::HungUp(error)),

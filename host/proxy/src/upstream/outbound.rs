@@ -1,6 +1,6 @@
+use crate::arriving::{Arriving, Incomplete};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,7 +14,7 @@ pub(crate) enum Outbound {
         /// what was read of it before
         read: Option<Bytes>,
         /// what comes
-        rest: Incoming,
+        rest: Arriving,
     },
 }
 
@@ -26,12 +26,12 @@ impl Outbound {
 
 impl Body for Outbound {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = Incomplete;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Incomplete>>> {
         match self.get_mut() {
             Outbound::Whole(bytes) => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             Outbound::Stream { read, rest } => match read.take() {

@@ -11,7 +11,11 @@
 mod harness;
 
 mod bounds;
+mod check;
+mod estimates;
+mod events;
 mod explain;
+mod field_cases;
 mod identity;
 mod pass_through;
 mod ranks;

@@ -5,21 +5,6 @@ use http_body_util::BodyExt;
 use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
-
-type Sender = mpsc::UnboundedSender<std::io::Result<&'static str>>;
-
-/// An engine whose streams the test writes.
-async fn streaming() -> (Engine, mpsc::UnboundedReceiver<Sender>) {
-    let (handed, streams) = mpsc::unbounded_channel();
-    let engine = Engine::start(move |_| {
-        let (sender, answer) = chunks();
-        handed.send(sender).unwrap();
-        async move { answer }
-    })
-    .await;
-    (engine, streams)
-}
 
 async fn next(body: &mut hyper::body::Incoming) -> Option<String> {
     let data = body.frame().await?.unwrap().into_data().unwrap();
@@ -95,7 +80,7 @@ async fn nothing_is_sent_anew_after_the_first_byte() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_in_mid_stream_closes_the_engines_connection() {
+async fn case_30_a_client_that_leaves_in_mid_stream_closes_the_engines_connection() {
     // field case: vllm router#215
     let (engine, mut streams) = streaming().await;
     let rig = Rig::new().endpoint("a", &engine).start();
@@ -115,7 +100,7 @@ async fn a_client_that_leaves_in_mid_stream_closes_the_engines_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_while_the_engine_is_silent_gives_everything_back() {
+async fn case_29_a_client_that_leaves_while_the_engine_is_silent_gives_everything_back() {
     // field case: smg#2136, sglang#40391
     let silent = Engine::start(|_| std::future::pending()).await;
     let rig = Rig::new().endpoint("a", &silent).start();
@@ -139,7 +124,7 @@ async fn a_client_that_leaves_while_the_engine_is_silent_gives_everything_back()
 }
 
 #[tokio::test]
-async fn an_error_inside_a_200_stream_counts_against_engine_and_binding() {
+async fn case_05_an_error_inside_a_200_stream_counts_against_engine_and_binding() {
     // field case: CLIProxyAPI#3613
     let (engine, mut streams) = streaming().await;
     let rig = (Rig::new().endpoint("a", &engine))

@@ -159,8 +159,31 @@ pub fn text(body: impl Into<Bytes>) -> Answer {
     say(200, body)
 }
 
+/// A JSON text.
+pub fn json(body: impl Into<Bytes>) -> Answer {
+    let mut answer = say(200, body);
+    let kind = http::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert("content-type", kind);
+    answer
+}
+
+/// Writes an event stream; dropped, it ends.
+pub type Sender = mpsc::UnboundedSender<io::Result<&'static str>>;
+
+/// An engine whose streams the test writes.
+pub async fn streaming() -> (Engine, mpsc::UnboundedReceiver<Sender>) {
+    let (handed, streams) = mpsc::unbounded_channel();
+    let engine = Engine::start(move |_| {
+        let (sender, answer) = chunks();
+        handed.send(sender).unwrap();
+        async move { answer }
+    })
+    .await;
+    (engine, streams)
+}
+
 /// An event stream of what is put into the channel; an error cuts it off.
-pub fn chunks() -> (mpsc::UnboundedSender<io::Result<&'static str>>, Answer) {
+pub fn chunks() -> (Sender, Answer) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let stream = unfold(receiver, |mut receiver| async move {
         let chunk: io::Result<&str> = receiver.recv().await?;

@@ -6,8 +6,8 @@ mod policy;
 mod rig;
 
 pub use client::{Client, Got, get, post};
-pub use engine::{Engine, Seen, chunks, say, text};
-pub use policy::{Broken, Least};
+pub use engine::{Engine, Seen, Sender, chunks, json, say, streaming, text};
+pub use policy::{Broken, EVERY_EVENT, Least, Lost, Told};
 pub use rig::{Rig, Running};
 
 use std::time::{Duration, Instant};

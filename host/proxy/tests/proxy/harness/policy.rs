@@ -1,9 +1,10 @@
 use pointsman_core::{
-    Ask, Decision, Failure, Key, Keys, Policy, Rejection, Route, Router, Source, Tie, Weights,
+    Ask, Decision, Event, Failure, Key, Keys, Policy, Rejection, Route, Router, Source, Tie, Wants,
+    Weights,
 };
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 
 /// The owner, else the fewest requests, in turn among equals.
 #[derive(Clone, Default)]
@@ -88,5 +89,83 @@ impl Source for Broken {
 impl Router for Broken {
     fn route(&mut self, _: &Rc<Ask>) -> Result<Decision, Failure> {
         Err(Failure::Trap("on purpose".to_owned()))
+    }
+}
+
+/// [`Least`], which is told what it wants to know.
+#[derive(Clone, Default)]
+pub struct Told {
+    pub least: Least,
+    pub wants: Wants,
+    /// of all threads' instances
+    pub events: Arc<Mutex<Vec<Event>>>,
+    /// every event is too much for it
+    pub fails: bool,
+}
+
+/// Wants everything.
+pub const EVERY_EVENT: Wants = Wants {
+    first_output: true,
+    finished: true,
+    failed: true,
+    fleet_changed: true,
+};
+
+impl Told {
+    pub fn events(&self) -> Vec<Event> {
+        self.events.lock().unwrap().clone()
+    }
+}
+
+impl Source for Told {
+    fn generation(&self) -> u64 {
+        self.least.generation()
+    }
+
+    fn router(&self) -> (Policy, Box<dyn Router>) {
+        (self.least.router().0, Box::new(self.clone()))
+    }
+}
+
+impl Router for Told {
+    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
+        self.least.route(ask)
+    }
+
+    fn wants(&self) -> Wants {
+        self.wants
+    }
+
+    fn observe(&mut self, event: Event) -> Result<(), Failure> {
+        self.events.lock().unwrap().push(event);
+        match self.fails {
+            true => Err(Failure::Trap("on purpose".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Sends everything to a target that is not there.
+pub struct Lost;
+
+impl Source for Lost {
+    fn generation(&self) -> u64 {
+        0
+    }
+
+    fn router(&self) -> (Policy, Box<dyn Router>) {
+        (policy("lost"), Box::new(Lost))
+    }
+}
+
+impl Router for Lost {
+    fn route(&mut self, _: &Rc<Ask>) -> Result<Decision, Failure> {
+        Ok(Decision::To(Route {
+            target: 99,
+            bind: Keys::NONE.with(Key::Session),
+            rebind: Keys::NONE,
+            charge: Some(1000),
+            reason: 0,
+        }))
     }
 }

@@ -1,0 +1,204 @@
+//! What the table keeps of one key: its claim, what may come back, and the session's previous prompt.
+
+use crate::prompt::Prompt;
+use crate::types::Target;
+
+/// A claim of a key on a target.
+#[derive(Clone, Debug)]
+pub(crate) struct Held {
+    pub(crate) target: Target,
+    /// requests in flight under it
+    pub(crate) leases: u32,
+    /// tells this claim from every other one the key ever had
+    pub(crate) revision: u64,
+    /// an engine has accepted a request under it
+    pub(crate) confirmed: bool,
+    /// counts as a session of its target
+    pub(crate) session: bool,
+}
+
+impl Held {
+    /// A claim that nobody has yet.
+    pub(crate) fn new(target: Target, revision: u64, session: bool) -> Held {
+        Held {
+            target,
+            leases: 0,
+            revision,
+            confirmed: false,
+            session,
+        }
+    }
+}
+
+/// How a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// everything it did is undone
+    RolledBack,
+    /// its bindings begin to be idle
+    Normal,
+    /// the bindings that it used are dropped
+    BrokenOff,
+}
+
+/// What an end comes to for the claim of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    /// the request was under another one
+    Untouched,
+    /// it stands
+    Stays,
+    /// it failed, and the one that it had replaced, on another target, is back
+    Returns {
+        /// the target of the one that failed
+        from: Target,
+    },
+    /// nobody claims the key any more
+    Gone,
+}
+
+/// What requests in flight may yet take back. None of it outlives them.
+#[derive(Debug, Default)]
+struct Pending {
+    /// The claim that an unconfirmed one replaced.
+    before: Option<Held>,
+    /// The prompt of the request that was sent last, and the number of that sending.
+    sent: Option<(u64, Prompt)>,
+}
+
+/// See the module. A million of them lie in a table: what lasts is packed, what passes is boxed.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) key: u64,
+    pub(crate) held: Held,
+    pending: Option<Box<Pending>>,
+    /// The prompt of the last request that an engine accepted.
+    accepted: Option<Prompt>,
+    /// valid while there is no lease
+    pub(crate) idle_until: u64,
+    /// its neighbours among the idle ones
+    pub(crate) older: u32,
+    pub(crate) newer: u32,
+}
+
+impl Entry {
+    /// Of no neighbour, and not idle.
+    pub(crate) fn new(key: u64, held: Held, nobody: u32) -> Entry {
+        Entry {
+            key,
+            held,
+            pending: None,
+            accepted: None,
+            idle_until: 0,
+            older: nobody,
+            newer: nobody,
+        }
+    }
+
+    /// Is the claim over? A lease keeps it.
+    pub(crate) fn expired(&self, now: u64) -> bool {
+        self.held.leases == 0 && now >= self.idle_until
+    }
+
+    /// The session's previous prompt, as far as is known now.
+    pub(crate) fn prompt(&self) -> Option<&Prompt> {
+        let sent = self.pending.as_ref().and_then(|p| p.sent.as_ref());
+        (sent.map(|(_, prompt)| prompt)).or(self.accepted.as_ref())
+    }
+
+    /// Puts another claim into the place of this one, and returns the target that loses it. The old
+    /// one waits for the new one's failure if an engine stands behind it, or may yet do so.
+    pub(crate) fn replace(&mut self, new: Held) -> Target {
+        let old = std::mem::replace(&mut self.held, new);
+        let from = old.target;
+        let before = &mut self.pending.get_or_insert_default().before;
+        if old.confirmed || before.is_none() {
+            *before = Some(old);
+        }
+        from
+    }
+
+    /// An engine accepted a request under the claim of this revision.
+    pub(crate) fn confirm(&mut self, revision: u64) {
+        if self.held.revision == revision {
+            self.held.confirmed = true;
+            self.change(|pending| pending.before = None);
+        } else {
+            self.change(|pending| {
+                if let Some(before) = &mut pending.before
+                    && before.revision == revision
+                {
+                    before.confirmed = true;
+                }
+            });
+        }
+    }
+
+    /// A request under the claim of this revision ended.
+    pub(crate) fn end(&mut self, revision: u64, end: End) -> After {
+        if self.held.revision != revision {
+            self.change(|pending| pending.end_before(revision, end));
+            return After::Untouched;
+        }
+        self.held.leases = self.held.leases.saturating_sub(1);
+        let undone = end == End::RolledBack && !self.held.confirmed && self.held.leases == 0;
+        if !undone && end != End::BrokenOff {
+            return After::Stays;
+        }
+        let mut before = None;
+        if undone {
+            self.change(|pending| before = pending.before.take());
+        }
+        match before {
+            Some(before) => {
+                let failed = std::mem::replace(&mut self.held, before);
+                After::Returns {
+                    from: failed.target,
+                }
+            }
+            None => After::Gone,
+        }
+    }
+
+    /// A prompt is on its way.
+    pub(crate) fn send(&mut self, number: u64, prompt: Prompt) {
+        self.pending.get_or_insert_default().sent = Some((number, prompt));
+    }
+
+    /// An engine accepted the prompt of this sending, if it is the last one.
+    pub(crate) fn accept(&mut self, number: u64) {
+        if let Some(prompt) = self.unsend(number) {
+            self.accepted = Some(prompt);
+        }
+    }
+
+    /// Takes back the prompt of this sending, if it is the last one.
+    pub(crate) fn unsend(&mut self, number: u64) -> Option<Prompt> {
+        let mut taken = None;
+        self.change(|pending| taken = pending.sent.take_if(|(sent, _)| *sent == number));
+        taken.map(|(_, prompt)| prompt)
+    }
+
+    fn change(&mut self, change: impl FnOnce(&mut Pending)) {
+        let Some(pending) = &mut self.pending else {
+            return;
+        };
+        change(pending);
+        if pending.before.is_none() && pending.sent.is_none() {
+            self.pending = None;
+        }
+    }
+}
+
+impl Pending {
+    /// A request under the replaced claim ended: it need not come back if nothing stands behind it.
+    fn end_before(&mut self, revision: u64, end: End) {
+        let Some(before) = self.before.as_mut().filter(|b| b.revision == revision) else {
+            return;
+        };
+        before.leases = before.leases.saturating_sub(1);
+        if end == End::BrokenOff || (!before.confirmed && before.leases == 0) {
+            self.before = None;
+        }
+    }
+}
