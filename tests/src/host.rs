@@ -131,26 +131,10 @@ impl Host {
     /// # Errors
     /// If it does not come up.
     pub async fn start_config(config: &str) -> Result<Host> {
-        Host::open(config, None).await
-    }
-
-    /// The same with at most `files` open file descriptors.
-    ///
-    /// # Errors
-    /// If it does not come up.
-    pub async fn start_with_few_files(files: u32, config: &str) -> Result<Host> {
-        Host::open(config, Some(files)).await
-    }
-
-    async fn open(config: &str, files: Option<u32>) -> Result<Host> {
         let mut file = tempfile::Builder::new().suffix(".toml").tempfile()?;
         file.write_all(config.as_bytes())?;
         let path = file.path().to_string_lossy().into_owned();
-        let args = ["serve", "--config", &path];
-        let process = match files {
-            None => Process::start(&args).await?,
-            Some(files) => Process::start_with_few_files(files, &args).await?,
-        };
+        let process = Process::start(&["serve", "--config", &path]).await?;
         let [url, metrics] = process.urls.as_slice() else {
             anyhow::bail!("two addresses wanted, found {:?}", process.urls);
         };

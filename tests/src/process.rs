@@ -33,23 +33,8 @@ impl Process {
     /// # Errors
     /// If it cannot be started, or ends before it listens.
     pub async fn start(args: &[&str]) -> Result<Process> {
-        Process::spawn(Command::new(pointsman()).args(args)).await
-    }
-
-    /// The same with at most `files` open file descriptors.
-    ///
-    /// # Errors
-    /// If it cannot be started, or ends before it listens.
-    pub async fn start_with_few_files(files: u32, args: &[&str]) -> Result<Process> {
-        let mut shell = Command::new("sh");
-        shell
-            .arg("-c")
-            .arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
-        Process::spawn(shell.arg(pointsman()).args(args)).await
-    }
-
-    async fn spawn(command: &mut Command) -> Result<Process> {
-        let mut child = command
+        let mut child = Command::new(pointsman())
+            .args(args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -70,7 +55,7 @@ impl Process {
                 });
             }
         }
-        bail!("{command:?} ended before it listened")
+        bail!("`pointsman {}` ended before it listened", args.join(" "))
     }
 
     /// Its number; none: it has ended.
@@ -89,6 +74,21 @@ impl Process {
             .status()
             .await?;
         anyhow::ensure!(status.success(), "kill -s {name} {id}: {status}");
+        Ok(())
+    }
+
+    /// From now on it gets no file descriptor beyond this number; those that it has it keeps.
+    ///
+    /// # Errors
+    /// If it is gone, or `prlimit` is not installed.
+    pub async fn limit_files(&self, most: u32) -> Result<()> {
+        let id = self.id().context("it is gone")?.to_string();
+        let limit = format!("--nofile={most}:");
+        let status = Command::new("prlimit")
+            .args(["--pid", &id, &limit])
+            .status()
+            .await?;
+        anyhow::ensure!(status.success(), "prlimit {limit}: {status}");
         Ok(())
     }
 

@@ -2,8 +2,12 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+
+/// For an answer, or the end of the connection.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection.
 pub struct Raw {
@@ -65,8 +69,13 @@ impl Raw {
     /// The next answer; none: the connection ended before there was one.
     ///
     /// # Errors
-    /// If what came is no HTTP/1 answer.
+    /// If what came is no HTTP/1 answer, or nothing came for long.
     pub async fn answer(&mut self, to_head: bool) -> Result<Option<RawAnswer>> {
+        let answer = tokio::time::timeout(PATIENCE, self.read_answer(to_head));
+        answer.await.context("neither an answer nor an end")?
+    }
+
+    async fn read_answer(&mut self, to_head: bool) -> Result<Option<RawAnswer>> {
         let end = loop {
             if let Some(at) = find(&self.read, b"\r\n\r\n") {
                 break at + 4;

@@ -102,7 +102,7 @@ fn ranks(engine: &Engine, name: &str) -> Result<Vec<Rank>> {
 }
 
 #[test]
-fn eight_instances_decide_a_hundred_thousand_requests_alike() -> Result<()> {
+fn case_44_eight_instances_decide_a_hundred_thousand_requests_alike() -> Result<()> {
     let engine = Engine::new()?;
     for name in [
         "conversation-round-robin",

@@ -58,7 +58,7 @@ impl Rig {
 }
 
 #[test]
-fn each_misbehaviour_has_its_cause_and_the_fallback_decides_every_time() -> Result<()> {
+fn case_43_each_misbehaviour_has_its_cause_and_the_fallback_decides_every_time() -> Result<()> {
     let engine = Engine::new()?;
     for (does, cause) in [
         ("panic", "trap"),

@@ -576,14 +576,14 @@ fn an_earlier_sendings_failure_does_not_take_back_a_later_ones_prompt() {
         ..session(1)
     };
     bench.send(&session(1), bind(0, own)).finish();
-    let first = bench.send(&session(1), to(1));
-    let second = bench.send(&session(1), to(0));
+    let first = bench.send(&session(1), to(0));
+    let second = bench.send(&session(1), to(1));
     first.fail();
     second.finish();
-    let turn = bench.send(&shared, to(0));
+    let turn = bench.send(&shared, to(1));
     assert_eq!(turn.charge().prefill_tokens, 100, "the last one ran there");
     turn.fail();
-    let elsewhere = bench.send(&shared, to(1));
+    let elsewhere = bench.send(&shared, to(0));
     assert_eq!(elsewhere.charge().prefill_tokens, 1000);
 }
 

@@ -179,7 +179,11 @@ pub(crate) struct Busy(Rc<Pulse>);
 impl Busy {
     /// Until the end of the answer.
     pub(crate) fn until_end(self, response: Response<Reply>) -> Response<Ending> {
-        response.map(|reply| Ending { reply, _busy: self })
+        response.map(|reply| Ending {
+            reply,
+            broken: None,
+            _busy: self,
+        })
     }
 }
 
@@ -192,6 +196,8 @@ impl Drop for Busy {
 /// An answer that keeps its connection busy.
 pub(crate) struct Ending {
     reply: Reply,
+    /// why it breaks off, after what came before that was sent
+    broken: Option<CutOff>,
     _busy: Busy,
 }
 
@@ -203,11 +209,23 @@ impl Body for Ending {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, CutOff>>> {
-        Pin::new(&mut self.reply).poll_frame(cx)
+        if let Some(why) = self.broken.take() {
+            return Poll::Ready(Some(Err(why)));
+        }
+        let frame = ready!(Pin::new(&mut self.reply).poll_frame(cx));
+        match frame {
+            // hyper would throw away what it has not written yet, even the head.
+            Some(Err(why)) => {
+                self.broken = Some(why);
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => Poll::Ready(frame),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.reply.is_end_stream()
+        self.broken.is_none() && self.reply.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -53,15 +53,21 @@ pub(crate) async fn serve(
         let (connections, patience) = (connections.clone(), settings.timeouts.client);
         async move { connections.watch(patience).await }
     });
+    let mut refused = false;
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let stream = match accepted {
-            Ok((stream, _)) => stream,
+            Ok((stream, _)) => {
+                refused = false;
+                stream
+            }
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection");
+                if !std::mem::replace(&mut refused, true) {
+                    tracing::warn!(%error, "cannot accept connections");
+                }
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }

@@ -162,7 +162,7 @@ fn table() -> Vec<Row> {
             "sends an error event in a 200",
             vec![
                 send(sse),
-                send("1a\r\ndata: {\"error\":{\"m\":\"x\"}}\n\n\r\n0\r\n\r\n"),
+                send("1b\r\ndata: {\"error\":{\"m\":\"x\"}}\n\n\r\n0\r\n\r\n"),
             ],
             Answer(200, "data: {\"error\":{\"m\":\"x\"}}\n\n"),
             true,
@@ -201,7 +201,7 @@ fn table() -> Vec<Row> {
             "says 999",
             vec![good("999 What", "")],
             Answer(999, "body"),
-            true,
+            false,
         ),
         row(
             "says 100 and 103 first",
@@ -254,8 +254,8 @@ fn table() -> Vec<Row> {
     rows.push(Row {
         early: true,
         ..row(
-            "answers before the body has come, and closes",
-            vec![good("413 Large", "connection: close\r\n"), Step::Close],
+            "answers before the body has come",
+            vec![good("413 Large", ""), Step::Hang],
             Answer(413, "body"),
             false,
         )

@@ -91,11 +91,8 @@ async fn connections_beyond_the_limit_get_503_at_once_and_room_again_when_one_en
         loop {
             let mut client = Raw::connect(&host.url).await?;
             client.send(GET).await;
-            if client
-                .answer(false)
-                .await?
-                .is_some_and(|answer| answer.status() == 200)
-            {
+            let answer = client.answer(false).await?;
+            if answer.is_some_and(|answer| answer.status() == 200) {
                 return anyhow::Ok(());
             }
         }
@@ -105,45 +102,36 @@ async fn connections_beyond_the_limit_get_503_at_once_and_room_again_when_one_en
 
 #[tokio::test]
 async fn a_host_without_files_answers_503_and_blames_no_engine() -> Result<()> {
-    let engine = half_hanging().await?;
-    let limits = "[policy]\nuse = \"native:round-robin\"";
+    let engine = good_engine().await?;
+    let policy =
+        "[policy]\nuse = \"native:round-robin\"\n[limits]\nidle_connections_per_thread = 0";
     let breaker = "breaker = { failures = 1, cooldown = \"1h\" }\n";
-    let text = config(&engine.url, 1, limits) + breaker;
-    let host = Host::start_with_few_files(48, &text).await?;
-    let own = host.process.usage()?.files;
-    // Each takes two: its own and the engine's.
-    let mut hanging = Vec::new();
-    let mut refused = None;
-    while refused.is_none() {
-        assert!(hanging.len() < 48, "never without files");
-        let mut client = Raw::connect(&host.url).await?;
-        client.send(b"GET /hang HTTP/1.1\r\nhost: h\r\n\r\n").await;
-        let wanted = own + 2 * (hanging.len() + 1);
-        let answered = tokio::select! {
-            answer = client.answer(false) => answer?,
-            () = until_files(&host, wanted) => None,
-        };
-        hanging.push(client);
-        refused = answered;
+    let host = Host::start_config(&(config(&engine.url, 1, policy) + breaker)).await?;
+    let mut client = Raw::connect(&host.url).await?;
+    client.send(GET).await;
+    let answer = client.answer(false).await?.context("no answer")?;
+    assert_eq!(answer.status(), 200);
+    host.process.limit_files(1).await?;
+    for _ in 0..2 {
+        client.send(GET).await;
+        let answer = client.answer(false).await?.context("no answer")?;
+        assert_eq!(
+            (answer.status(), answer.header("retry-after")),
+            (503, Some("1"))
+        );
+        assert_eq!(answer.header("x-pointsman-error"), Some("exhausted"));
     }
-    let refused = refused.unwrap();
+    // Not accepted before there are files again.
+    let mut late = Raw::connect(&host.url).await?;
+    late.send(GET).await;
+    host.process.limit_files(1024).await?;
     assert_eq!(
-        (refused.status(), refused.header("retry-after")),
-        (503, Some("1")),
-        "{refused:?}"
+        late.answer(false).await?.context("no answer")?.status(),
+        200
     );
-    assert_eq!(refused.header("x-pointsman-error"), Some("exhausted"));
-    drop(hanging);
     is_well(&host).await?;
     assert_eq!(host.metrics().await?.sum("pointsman_target_up", &[]), 1.0);
     Ok(())
-}
-
-async fn until_files(host: &Host, wanted: usize) {
-    let mut look = tokio::time::interval(std::time::Duration::from_millis(2));
-    while host.process.usage().is_ok_and(|usage| usage.files < wanted) {
-        look.tick().await;
-    }
 }
 
 #[tokio::test]

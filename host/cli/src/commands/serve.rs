@@ -7,9 +7,10 @@ use crate::policies::{Named, compile, configure};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock};
-use pointsman_runtime::{Engine, Slot};
+use pointsman_runtime::{CodeCache, Engine, Slot};
 use serde_json::json;
-use std::path::PathBuf;
+use std::env;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -59,7 +60,7 @@ fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
     let policy = Named::parse(&config.policy.r#use, &config.base)?;
     let text =
         serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
-    let engine = Engine::new()?;
+    let engine = engine(config)?;
     let compiled = compile(&engine, &policy, &config.policy.sha256)?;
     let prepared = configure(&compiled, &policy, &text, config.policy_limits())?;
     Ok(Arc::new(Slot::new(
@@ -67,6 +68,41 @@ fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
         engine,
         Arc::new(prepared),
     )))
+}
+
+/// The engine with its code cache. The folder that the operator names must be there; without the
+/// default one a start takes longer, and that is all.
+fn engine(config: &Config) -> Result<Engine> {
+    let engine = Engine::new()?;
+    let cache = &config.cache;
+    if !cache.enabled {
+        return Ok(engine);
+    }
+    let shared = cache.shared.as_ref().map(|shared| config.base.join(shared));
+    let open = |folder: &Path| CodeCache::open(folder, shared.as_deref());
+    if let Some(folder) = &cache.folder {
+        return Ok(engine.with_cache(open(&config.base.join(folder))?));
+    }
+    match user_cache().map(|folder| open(&folder)) {
+        Some(Ok(cache)) => Ok(engine.with_cache(cache)),
+        Some(Err(error)) => {
+            tracing::warn!("policies are compiled at every start: {error}");
+            Ok(engine)
+        }
+        None => Ok(engine),
+    }
+}
+
+/// See the XDG base directory specification.
+fn user_cache() -> Option<PathBuf> {
+    let home = || Some(PathBuf::from(env::var_os("HOME")?).join(".cache"));
+    let folder = env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    Some(
+        folder
+            .filter(|f| f.is_absolute())
+            .or_else(home)?
+            .join("pointsman"),
+    )
 }
 
 /// Differs between starts; only makes request ids that clients did not bring.

@@ -20,6 +20,8 @@ pub struct Config {
     #[serde(default)]
     pub policy: Policy,
     #[serde(default)]
+    pub cache: Cache,
+    #[serde(default)]
     pub session: Session,
     #[serde(default)]
     pub bindings: Bindings,
@@ -103,6 +105,27 @@ pub enum Fallback {
     #[default]
     LeastLoad,
     Reject,
+}
+
+/// Where compiled policies are kept: once per node and user.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Cache {
+    pub enabled: bool,
+    /// only this user may enter it (mode 0700); default: `pointsman` in the user's cache folder
+    pub folder: Option<PathBuf>,
+    /// looked at first; what it has is copied
+    pub shared: Option<PathBuf>,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Cache {
+            enabled: true,
+            folder: None,
+            shared: None,
+        }
+    }
 }
 
 /// How a request's identities are found. A list that is given replaces the default one.
