@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::{Core, Policy, Router};
-use pointsman_runtime::{Compiled, Engine, Instance, Limits, LoadError, Prepared};
+use pointsman_runtime::{Candidate, Compiled, Engine, Instance, Limits, LoadError, Prepared};
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -122,9 +122,15 @@ pub fn digest(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Compiles a policy whose SHA-256 must be `pin` (empty: any). An error says which policy, at which
-/// stage, and why.
-pub fn compile(engine: &Engine, policy: &Named, pin: &str) -> Result<Compiled> {
+/// Loads a policy whose SHA-256 must be `pin` (empty: any), ready to decide. An error says which
+/// policy, at which stage, and why.
+pub fn candidate(
+    engine: &Engine,
+    policy: &Named,
+    config: &str,
+    limits: Limits,
+    pin: &str,
+) -> Result<Candidate> {
     let wasm = policy.wasm()?;
     let found = digest(&wasm);
     if !pin.is_empty() && !found.eq_ignore_ascii_case(pin) {
@@ -132,7 +138,17 @@ pub fn compile(engine: &Engine, policy: &Named, pin: &str) -> Result<Compiled> {
             "the policy {policy} is not the one that was pinned: wanted sha256 {pin}, found {found}"
         );
     }
-    staged(policy, engine.compile(&wasm))
+    let compiled = staged(policy, engine.compile(&wasm))?;
+    Ok(Candidate {
+        prepared: Arc::new(configure(&compiled, policy, config, limits)?),
+        origin: policy.to_string(),
+        digest: found,
+    })
+}
+
+/// Compiles it.
+pub fn compile(engine: &Engine, policy: &Named) -> Result<Compiled> {
+    staged(policy, engine.compile(&policy.wasm()?))
 }
 
 /// Configures it with JSON.

@@ -38,6 +38,11 @@ pub trait Source: Send + Sync {
     fn generation(&self) -> u64;
     /// The policy of this generation, and a router of it for the calling thread.
     fn router(&self) -> (Policy, Box<dyn Router>);
+
+    /// A router of this generation failed: the source may take it out.
+    fn failed(&self, generation: u64, failure: &Failure) {
+        let _ = (generation, failure);
+    }
 }
 
 /// Why a policy gave no usable answer. The text is for the log, [`Failure::cause`] for the metric.
@@ -64,6 +69,9 @@ pub enum Failure {
     /// its answer breaks the contract
     #[error("the policy's answer breaks the contract: {0}")]
     BadAnswer(BadAnswer),
+    /// it failed too often, and is not asked for a while
+    #[error("the policy failed too often and is not asked for a while")]
+    Paused,
     /// it could not be started again after a failure
     #[error("the policy could not be started: {0}")]
     Start(String),
@@ -78,6 +86,7 @@ impl Failure {
             Failure::Memory { .. } => "memory",
             Failure::Stack => "stack",
             Failure::BadAnswer(_) => "bad-answer",
+            Failure::Paused => "paused",
             Failure::Start(_) => "start",
         }
     }

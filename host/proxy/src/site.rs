@@ -10,7 +10,7 @@ use crate::settings::Settings;
 use crate::upstream::Upstream;
 use http::header::HeaderName;
 use pointsman_core::{
-    Core, Event, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
+    Core, Event, Failure, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -96,9 +96,7 @@ impl Asker {
 
     fn observe(&mut self, site: &Site, event: Event) {
         if let Err(failure) = self.router.observe(event) {
-            let policy = &*self.words.policy;
-            site.tally.policy_failure(policy, failure.cause());
-            tracing::debug!(policy, %failure, ?event, "the policy failed to observe");
+            site.policy_failed(&self.words.policy, self.generation, &failure);
         }
     }
 }
@@ -119,6 +117,13 @@ impl Site {
             seats: Cell::new(0),
             held: Cell::new(0),
         })
+    }
+
+    /// Counts a failure, and tells the source, which may take the policy out.
+    fn policy_failed(&self, policy: &str, generation: u64, failure: &Failure) {
+        self.tally.policy_failure(policy, failure.cause());
+        tracing::debug!(policy, %failure);
+        self.shared.source.failed(generation, failure);
     }
 
     /// Eligible, ask, commit: one attempt's decision, and its words. `asked`: the client wants them.
@@ -163,9 +168,7 @@ impl Site {
             }
         };
         if let Some(failure) = failure {
-            let policy = &*words.policy;
-            self.tally.policy_failure(policy, failure.cause());
-            tracing::debug!(policy, %failure, "the fallback decided");
+            self.policy_failed(&words.policy, *generation, failure);
         }
         let listener = Listener {
             generation: *generation,

@@ -23,7 +23,7 @@ pub use contract::Mismatch;
 pub use engine::{Engine, EngineError};
 pub use instance::{Instance, Limits};
 pub use load::{Compiled, LoadError, Prepared, Stage};
-pub use slot::Slot;
+pub use slot::{Candidate, Protection, Slot, Status, SwapError};
 
 /// The version of the contract that this host speaks.
 pub const CONTRACT: &str = "pointsman:policy@0.1.0";

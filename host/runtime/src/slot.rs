@@ -1,13 +1,117 @@
-//! The policy that decides now. Replacing it moves the generation; workers follow with their next
-//! request, and the old one is dropped after its last call.
+//! The policy that decides now, the one before it, and what happens when it fails.
+//!
+//! Replacing it moves the generation; workers follow with their next request, and the old one is
+//! dropped after its last call. State stays: it belongs to the host.
+//!
+//! A policy that fails [`Protection::failures`] times within [`Protection::within_ms`] is taken out:
+//! the one before it decides again, or, where there is none, the fallback alone does for a while. Both
+//! last twice as long each time, so that a policy that fails on every request costs a bounded share
+//! of them.
 
 use crate::engine::Engine;
 use crate::instance::Instance;
 use crate::load::Prepared;
 use arc_swap::ArcSwap;
-use pointsman_core::{Core, Policy, Router, Source};
-use std::sync::Arc;
+use pointsman_core::{Ask, Core, Decision, Failure, Policy, Router, Source};
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use thiserror::Error;
+
+/// Digests whose bans are remembered; the table is emptied beyond.
+const MAX_BANS: usize = 256;
+
+/// A policy, and where it is from.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// loaded and configured
+    pub prepared: Arc<Prepared>,
+    /// a built-in name, a path, or who sent it: for people
+    pub origin: String,
+    /// SHA-256 of its `.wasm`, in hexadecimal
+    pub digest: String,
+}
+
+/// When a failing policy is taken out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// so many failures, at least 1 …
+    pub failures: usize,
+    /// … within so many ms
+    pub within_ms: u64,
+    /// out for so long the first time, in ms; doubles
+    pub pause_ms: u64,
+    /// and no longer than this, in ms
+    pub longest_pause_ms: u64,
+}
+
+impl Default for Protection {
+    fn default() -> Self {
+        Protection {
+            failures: 5,
+            within_ms: 10_000,
+            pause_ms: 1000,
+            longest_pause_ms: 60_000,
+        }
+    }
+}
+
+/// What is in the slot, for operators.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// counts the replacements, from 1
+    pub generation: u64,
+    /// the policy that decides
+    pub policy: Policy,
+    /// see [`Candidate`]
+    pub origin: String,
+    /// see [`Candidate`]
+    pub digest: String,
+    /// the one that a rollback would bring back
+    pub previous: Option<String>,
+    /// until when the fallback alone decides, in ms of the core's clock
+    pub paused_until_ms: Option<u64>,
+    /// what happened last, in one line
+    pub last: String,
+    /// policies taken out since the start
+    pub rollbacks: u64,
+}
+
+/// Why a policy was not put in place.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SwapError {
+    /// it failed before
+    #[error(
+        "this policy ({digest}) was taken out because it failed: it may come back in {wait_ms} ms, or mend it"
+    )]
+    Banned {
+        /// of its `.wasm`
+        digest: String,
+        /// how long, in ms
+        wait_ms: u64,
+    },
+    /// nothing to go back to
+    #[error("there is no policy before this one to go back to")]
+    NoPrevious,
+}
+
+#[derive(Debug)]
+struct Ban {
+    until_ms: u64,
+    pause_ms: u64,
+}
+
+#[derive(Debug)]
+struct History {
+    now: Candidate,
+    previous: Option<Candidate>,
+    failures: VecDeque<u64>,
+    paused_until_ms: Option<u64>,
+    bans: HashMap<String, Ban>,
+    last: String,
+    rollbacks: u64,
+}
 
 /// See the module.
 #[derive(Debug)]
@@ -15,18 +119,34 @@ pub struct Slot {
     core: Arc<Core>,
     /// Keeps the deadlines' clock going while there are instances.
     engine: Engine,
-    now: ArcSwap<Prepared>,
+    protection: Protection,
+    /// none: paused
+    now: ArcSwap<Option<Arc<Prepared>>>,
     generation: AtomicU64,
+    /// when a pause ends; 0: there is none. So that a request need not look at the history.
+    resume_ms: AtomicU64,
+    history: Mutex<History>,
 }
 
 impl Slot {
     /// With its first policy, as generation 1.
-    pub fn new(core: Arc<Core>, engine: Engine, policy: Arc<Prepared>) -> Slot {
+    pub fn new(core: Arc<Core>, engine: Engine, first: Candidate, protection: Protection) -> Slot {
         Slot {
             core,
             engine,
-            now: ArcSwap::new(policy),
+            protection,
+            now: ArcSwap::from_pointee(Some(first.prepared.clone())),
             generation: AtomicU64::new(1),
+            resume_ms: AtomicU64::new(0),
+            history: Mutex::new(History {
+                last: format!("started with {}", first.origin),
+                now: first,
+                previous: None,
+                failures: VecDeque::new(),
+                paused_until_ms: None,
+                bans: HashMap::new(),
+                rollbacks: 0,
+            }),
         }
     }
 
@@ -35,25 +155,137 @@ impl Slot {
         &self.engine
     }
 
-    /// The policy that decides now.
-    pub fn prepared(&self) -> Arc<Prepared> {
-        self.now.load_full()
+    /// Puts another policy in place; returns its generation.
+    ///
+    /// # Errors
+    /// If it was taken out because it failed, and its time out is not over.
+    pub fn swap(&self, next: Candidate) -> Result<u64, SwapError> {
+        let mut history = self.history();
+        let now = self.core.now_ms();
+        if let Some(ban) = history.bans.get(&next.digest)
+            && now < ban.until_ms
+        {
+            return Err(SwapError::Banned {
+                digest: next.digest,
+                wait_ms: ban.until_ms - now,
+            });
+        }
+        history.last = format!("replaced by {}", next.origin);
+        let before = std::mem::replace(&mut history.now, next);
+        history.previous = Some(before);
+        Ok(self.publish(&mut history))
     }
 
-    /// Puts another policy in place. State stays: it belongs to the host.
-    pub fn replace(&self, policy: Arc<Prepared>) -> u64 {
-        self.now.store(policy);
+    /// Brings the policy before this one back; returns its generation.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn rollback(&self) -> Result<u64, SwapError> {
+        let mut history = self.history();
+        let previous = history.previous.take().ok_or(SwapError::NoPrevious)?;
+        history.last = format!("rolled back to {} by the operator", previous.origin);
+        let before = std::mem::replace(&mut history.now, previous);
+        history.previous = Some(before);
+        Ok(self.publish(&mut history))
+    }
+
+    /// What is in the slot.
+    pub fn status(&self) -> Status {
+        let history = self.history();
+        Status {
+            generation: self.generation.load(Ordering::Acquire),
+            policy: history.now.prepared.policy().clone(),
+            origin: history.now.origin.clone(),
+            digest: history.now.digest.clone(),
+            previous: history.previous.as_ref().map(|p| p.origin.clone()),
+            paused_until_ms: history.paused_until_ms,
+            last: history.last.clone(),
+            rollbacks: history.rollbacks,
+        }
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes what the history says true for the workers.
+    fn publish(&self, history: &mut History) -> u64 {
+        history.failures.clear();
+        history.paused_until_ms = None;
+        self.resume_ms.store(0, Ordering::Relaxed);
+        self.now.store(Arc::new(Some(history.now.prepared.clone())));
         self.generation.fetch_add(1, Ordering::Release) + 1
+    }
+
+    /// Too many failures: out with it.
+    fn take_out(&self, history: &mut History, failure: &Failure) {
+        let now = self.core.now_ms();
+        let digest = history.now.digest.clone();
+        if history.bans.len() >= MAX_BANS && !history.bans.contains_key(&digest) {
+            history.bans.clear();
+        }
+        let longest = self.protection.longest_pause_ms;
+        // Good for as long as the longest pause: what was before is forgiven.
+        let pause_ms = (history.bans.get(&digest))
+            .filter(|ban| now < ban.until_ms.saturating_add(longest))
+            .map_or(self.protection.pause_ms, |ban| {
+                ban.pause_ms.saturating_mul(2).min(longest)
+            });
+        let until_ms = now.saturating_add(pause_ms);
+        history.bans.insert(digest, Ban { until_ms, pause_ms });
+        history.rollbacks += 1;
+        let failed = history.now.origin.clone();
+        match history.previous.take() {
+            Some(previous) => {
+                history.last = format!(
+                    "rolled back from {failed} to {}: {failure}",
+                    previous.origin
+                );
+                history.now = previous;
+                self.publish(history);
+            }
+            None => {
+                history.last = format!(
+                    "{failed} is paused for {pause_ms} ms, the fallback decides: {failure}"
+                );
+                history.failures.clear();
+                history.paused_until_ms = Some(until_ms);
+                self.now.store(Arc::new(None));
+                self.resume_ms.store(until_ms, Ordering::Relaxed);
+                self.generation.fetch_add(1, Ordering::Release);
+            }
+        }
+        tracing::error!("{}", history.last);
+    }
+
+    /// After a pause the policy may try again.
+    fn resume(&self) {
+        let mut history = self.history();
+        let now = self.core.now_ms();
+        if history.paused_until_ms.is_some_and(|until| now >= until) {
+            history.last = format!("{} decides again after its pause", history.now.origin);
+            tracing::warn!("{}", history.last);
+            self.publish(&mut history);
+        }
     }
 }
 
 impl Source for Slot {
     fn generation(&self) -> u64 {
+        let resume = self.resume_ms.load(Ordering::Relaxed);
+        if resume != 0 && self.core.now_ms() >= resume {
+            self.resume();
+        }
         self.generation.load(Ordering::Acquire)
     }
 
     fn router(&self) -> (Policy, Box<dyn Router>) {
-        let prepared = self.prepared();
+        let Some(prepared) = &**self.now.load() else {
+            return (
+                self.history().now.prepared.policy().clone(),
+                Box::new(Paused),
+            );
+        };
         let cells = self.core.cells(&prepared.policy().name);
         let mut instance = Instance::new(prepared.clone(), cells);
         // It came up when it was loaded; should it not now, the first question says why.
@@ -61,5 +293,33 @@ impl Source for Slot {
             tracing::error!(policy = prepared.policy().name, "{failure}");
         }
         (prepared.policy().clone(), Box::new(instance))
+    }
+
+    fn failed(&self, generation: u64, failure: &Failure) {
+        let mut history = self.history();
+        // Of a policy that is not in place any more: it cannot be taken out twice.
+        if generation != self.generation.load(Ordering::Acquire)
+            || history.paused_until_ms.is_some()
+        {
+            return;
+        }
+        let now = self.core.now_ms();
+        let recent = now.saturating_sub(self.protection.within_ms);
+        history.failures.push_back(now);
+        while history.failures.front().is_some_and(|&at| at < recent) {
+            history.failures.pop_front();
+        }
+        if history.failures.len() >= self.protection.failures {
+            self.take_out(&mut history, failure);
+        }
+    }
+}
+
+/// While the policy is paused.
+struct Paused;
+
+impl Router for Paused {
+    fn route(&mut self, _: &Rc<Ask>) -> Result<Decision, Failure> {
+        Err(Failure::Paused)
     }
 }

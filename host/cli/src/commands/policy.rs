@@ -104,7 +104,7 @@ fn list(as_json: bool) -> Result<ExitCode> {
 
 fn check(args: &CheckArgs, as_json: bool) -> Result<ExitCode> {
     let named = Named::parse(&args.policy, Path::new(""))?;
-    let compiled = compile(&Engine::new()?, &named, "")?;
+    let compiled = compile(&Engine::new()?, &named)?;
     let prepared = configure(&compiled, &named, &args.config, Limits::default())?;
     let policy = prepared.policy();
     let keys: Vec<&str> = [
@@ -150,7 +150,7 @@ impl Host for WasmHost {
         let mut compiled = self.compiled.borrow_mut();
         let compiled = match compiled.entry(policy.to_owned()) {
             Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => entry.insert(compile(&self.engine, &named, "")?),
+            Entry::Vacant(entry) => entry.insert(compile(&self.engine, &named)?),
         };
         let prepared = configure(compiled, &named, config, Limits::default())?;
         Ok(router(core, Arc::new(prepared)))

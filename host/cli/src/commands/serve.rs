@@ -3,11 +3,11 @@
 use super::{print_json, stop_signal};
 use crate::config::Config;
 use crate::native;
-use crate::policies::{Named, compile, configure};
+use crate::policies::{Named, candidate};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock};
-use pointsman_runtime::{CodeCache, Engine, Slot};
+use pointsman_runtime::{CodeCache, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
 use std::path::{Path, PathBuf};
@@ -61,13 +61,15 @@ fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
     let text =
         serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
     let engine = engine(config)?;
-    let compiled = compile(&engine, &policy, &config.policy.sha256)?;
-    let prepared = configure(&compiled, &policy, &text, config.policy_limits())?;
-    Ok(Arc::new(Slot::new(
-        core.clone(),
-        engine,
-        Arc::new(prepared),
-    )))
+    let first = candidate(
+        &engine,
+        &policy,
+        &text,
+        config.policy_limits(),
+        &config.policy.sha256,
+    )?;
+    let slot = Slot::new(core.clone(), engine, first, Protection::default());
+    Ok(Arc::new(slot))
 }
 
 /// The engine with its code cache. The folder that the operator names must be there; without the

@@ -1,0 +1,157 @@
+//! A policy that keeps failing is taken out: the one before it decides, or nobody for a while.
+
+use anyhow::Result;
+use pointsman_core::{
+    Core, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Source, Worker, decide,
+};
+use pointsman_runtime::{Candidate, Engine, Limits, Protection, Slot, SwapError};
+use pointsman_tests::{fleet, guest};
+use std::sync::Arc;
+
+const LIMITS: Limits = Limits {
+    time_ms: 50,
+    memory_mb: 8,
+};
+
+struct Rig {
+    core: Arc<Core>,
+    clock: Arc<ManualClock>,
+    slot: Slot,
+}
+
+fn candidate(engine: &Engine, does: &str) -> Result<Candidate> {
+    let wasm = std::fs::read(guest("guest"))?;
+    let config = format!("{{\"does\": \"{does}\"}}");
+    Ok(Candidate {
+        prepared: Arc::new(engine.load(&wasm, &config, LIMITS)?),
+        origin: does.to_owned(),
+        digest: does.to_owned(),
+    })
+}
+
+impl Rig {
+    fn new(does: &str) -> Result<Rig> {
+        let engine = Engine::new()?;
+        let (core, clock) = fleet(2, Table::default());
+        clock.advance(1);
+        let first = candidate(&engine, does)?;
+        let slot = Slot::new(core.clone(), engine, first, Protection::default());
+        Ok(Rig { core, clock, slot })
+    }
+
+    fn swap(&self, does: &str) -> Result<u64> {
+        Ok(self.slot.swap(candidate(self.slot.engine(), does)?)?)
+    }
+
+    /// One request, as a worker would send it; the cause if the fallback decided.
+    fn send(&self) -> Option<&'static str> {
+        let generation = self.slot.generation();
+        let (policy, mut router) = self.slot.router();
+        let worker = Worker::new(self.core.clone(), policy);
+        let fallback = Fallback::LeastLoad;
+        let outcome = decide(&worker, router.as_mut(), fallback, &Incoming::default());
+        let Outcome::Routed(ticket) = outcome else {
+            return Some("refused");
+        };
+        let failure = ticket.verdict().failure.clone()?;
+        self.slot.failed(generation, &failure);
+        Some(failure.cause())
+    }
+
+    fn fails(&self, times: usize) {
+        for _ in 0..times {
+            assert_eq!(self.send(), Some("trap"));
+        }
+    }
+}
+
+#[test]
+fn after_five_failures_the_policy_before_decides_again() -> Result<()> {
+    let rig = Rig::new("first")?;
+    assert_eq!(rig.send(), None);
+    assert_eq!(rig.swap("panic")?, 2);
+    rig.fails(5);
+    assert_eq!(rig.send(), None, "rolled back");
+    let status = rig.slot.status();
+    assert_eq!(
+        (status.generation, status.origin.as_str(), status.rollbacks),
+        (3, "first", 1)
+    );
+    assert!(
+        status
+            .last
+            .starts_with("rolled back from panic to first: the policy trapped")
+    );
+    Ok(())
+}
+
+#[test]
+fn a_policy_that_was_taken_out_may_not_come_back_at_once_and_waits_longer_each_time() -> Result<()>
+{
+    let rig = Rig::new("first")?;
+    for wait_ms in [1000, 2000, 4000] {
+        rig.swap("panic")?;
+        rig.fails(5);
+        let refused = rig.slot.swap(candidate(rig.slot.engine(), "panic")?);
+        let digest = "panic".to_owned();
+        assert_eq!(refused, Err(SwapError::Banned { digest, wait_ms }));
+        assert_eq!(
+            rig.slot.status().origin,
+            "first",
+            "the refusal changes nothing"
+        );
+        rig.clock.advance(wait_ms);
+    }
+    Ok(())
+}
+
+#[test]
+fn with_nothing_to_go_back_to_the_policy_pauses_and_tries_again() -> Result<()> {
+    let rig = Rig::new("panic")?;
+    rig.fails(5);
+    assert_eq!(rig.send(), Some("paused"));
+    rig.clock.advance(999);
+    assert_eq!(rig.send(), Some("paused"));
+    rig.clock.advance(1);
+    rig.fails(5);
+    rig.clock.advance(1999);
+    assert_eq!(rig.send(), Some("paused"), "twice as long");
+    rig.clock.advance(1);
+    assert_eq!(rig.send(), Some("trap"));
+    Ok(())
+}
+
+#[test]
+fn failures_that_are_far_apart_are_no_reason() -> Result<()> {
+    let rig = Rig::new("panic")?;
+    for _ in 0..20 {
+        rig.fails(4);
+        rig.clock.advance(10_001);
+    }
+    assert_eq!(rig.slot.status().rollbacks, 0);
+    Ok(())
+}
+
+#[test]
+fn a_late_failure_of_a_replaced_policy_does_not_hurt_the_new_one() -> Result<()> {
+    let rig = Rig::new("panic")?;
+    let old = rig.slot.generation();
+    rig.swap("first")?;
+    for _ in 0..10 {
+        rig.slot.failed(old, &pointsman_core::Failure::Stack);
+    }
+    assert_eq!(rig.slot.status().origin, "first");
+    Ok(())
+}
+
+#[test]
+fn the_operator_may_go_back_and_forth() -> Result<()> {
+    let rig = Rig::new("first")?;
+    assert_eq!(rig.slot.rollback(), Err(SwapError::NoPrevious));
+    rig.swap("log-flood")?;
+    rig.slot.rollback()?;
+    assert_eq!(rig.slot.status().origin, "first");
+    rig.slot.rollback()?;
+    assert_eq!(rig.slot.status().origin, "log-flood");
+    Ok(())
+}
