@@ -4,7 +4,7 @@ CARGO ?= cargo
 POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
 POINTSMAN := target/release/pointsman
 
-.PHONY: demo demo-serve test bench lint build policies clean
+.PHONY: demo demo-serve test chaos clients bench lint build policies clean
 
 ## Route a cut of real agentic traffic under every policy, and compare
 demo: build
@@ -18,6 +18,14 @@ demo-serve: build
 test: build
 	$(CARGO) test --release --workspace
 	sh examples/test.sh
+
+## Engines killed, paused and faulty at random for a minute; CHAOS_SEED and CHAOS_SECONDS choose another
+chaos: build
+	CHAOS_SECONDS=$${CHAOS_SECONDS:-60} $(CARGO) test --release --workspace --test chaos -- --show-output
+
+## aiperf, openai, curl, nghttp, h2load: those that are there; CLIENTS=--install gets the others
+clients: build
+	sh tests/clients/run.sh $(CLIENTS)
 
 ## Formatting and lints
 lint: policies

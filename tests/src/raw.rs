@@ -89,8 +89,7 @@ impl Raw {
                 return Ok(None);
             }
         };
-        let rest = self.read.split_off(end);
-        let head = String::from_utf8_lossy(&std::mem::replace(&mut self.read, rest)).into_owned();
+        let head = String::from_utf8_lossy(&self.cut(end)).into_owned();
         let mut answer = RawAnswer {
             head,
             body: Vec::new(),
@@ -108,8 +107,7 @@ impl Raw {
                 let length = length.context("content-length")?;
                 while self.read.len() < length && self.more().await {}
                 answer.whole = self.read.len() >= length;
-                let rest = self.read.split_off(length.min(self.read.len()));
-                answer.body = std::mem::replace(&mut self.read, rest);
+                answer.body = self.cut(length);
             }
             (false, None) => {
                 while self.more().await {}
@@ -129,22 +127,26 @@ impl Raw {
                 }
                 return Ok(false);
             };
-            let size = String::from_utf8_lossy(&self.read[..line]).into_owned();
+            let size = String::from_utf8_lossy(&self.cut(line + 2)).into_owned();
             let size = usize::from_str_radix(size.trim(), 16).with_context(|| size)?;
-            let all = line + 2 + size + 2;
-            while self.read.len() < all {
+            while self.read.len() < size + 2 {
                 if !self.more().await {
-                    body.extend_from_slice(&self.read[line + 2..]);
+                    body.append(&mut self.read);
                     return Ok(false);
                 }
             }
-            let rest = self.read.split_off(all);
-            let chunk = std::mem::replace(&mut self.read, rest);
-            body.extend_from_slice(&chunk[line + 2..line + 2 + size]);
+            body.extend(self.cut(size));
+            self.cut(2);
             if size == 0 {
                 return Ok(true);
             }
         }
+    }
+
+    /// Takes what was read first.
+    fn cut(&mut self, bytes: usize) -> Vec<u8> {
+        let rest = self.read.split_off(bytes.min(self.read.len()));
+        std::mem::replace(&mut self.read, rest)
     }
 
     /// Waits for the end of the connection; says how many bytes came before it.

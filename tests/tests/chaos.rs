@@ -236,13 +236,16 @@ impl Plan {
         if status != 200 {
             let body: Value = serde_json::from_str(&text)
                 .with_context(|| format!("{status} without an error in JSON: {text:?}"))?;
-            ensure!(body["error"]["message"].is_string(), "{status}: {text}");
+            ensure!(
+                body.pointer("/error/message").is_some_and(Value::is_string),
+                "{status}: {text}"
+            );
             ensure!([500, 502, 503, 504].contains(&status), "{status}: {text}");
             return Ok(End::Error(status));
         }
         if !self.stream {
             let body: Value = serde_json::from_str(&text).context("half a body in good order")?;
-            ensure!(body["choices"].is_array(), "{text}");
+            ensure!(body.get("choices").is_some_and(Value::is_array), "{text}");
             return Ok(End::Whole);
         }
         if text.trim_end().ends_with("data: [DONE]") && !text.contains("\"error\"") {

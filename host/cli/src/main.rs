@@ -1,5 +1,6 @@
 //! `pointsman`: routing policies for LLM inference, as replaceable WebAssembly.
 
+mod admin;
 mod commands;
 mod config;
 mod demo;
@@ -8,6 +9,7 @@ mod policies;
 mod scenario;
 
 use clap::{Parser, Subcommand};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Routes LLM requests to engines and data-parallel ranks by policies that can be replaced while
@@ -40,6 +42,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     tracing_subscriber::fmt()
+        .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
@@ -55,6 +58,10 @@ fn main() -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         eprintln!("pointsman: {error:#}");
+        if cli.json {
+            let error = format!("{error:#}");
+            let _ = commands::print_json(&serde_json::json!({ "ok": false, "error": error }));
+        }
         ExitCode::FAILURE
     })
 }

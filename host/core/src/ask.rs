@@ -245,6 +245,11 @@ impl Ask {
         self.takes(Key::Siblings, target) || self.request.owner.is_some_and(owns)
     }
 
+    /// Whether anybody may take a request without a past now.
+    pub(crate) fn has_placement(&self) -> bool {
+        !(self.fleet.placement(self.request.phase, self.request.model)).is_empty()
+    }
+
     fn field(&self) -> Field<'_> {
         Field {
             places: (self.fleet).placement(self.request.phase, self.request.model),

@@ -185,6 +185,12 @@ pub fn decide(
     incoming: &Incoming,
 ) -> Outcome {
     let ask = Rc::new(Ask::begin(worker, incoming));
+    if !ask.has_placement() && !ask.fleet.knows(incoming.model) {
+        return refuse(
+            404,
+            "no engine of this fleet serves the model that the request names",
+        );
+    }
     match incoming.explicit {
         Explicit::Unknown => {
             return refuse(
@@ -246,7 +252,7 @@ fn refuse(status: u16, message: &str) -> Outcome {
 fn full() -> Outcome {
     refuse(
         429,
-        "every binding of the affinity table has a request in flight: raise bindings.max, or let bindings.when_full place sessions unbound",
+        "the affinity table has no room for this session: wait for one to end, raise bindings.max, or let bindings.when_full place sessions unbound",
     )
 }
 

@@ -3,7 +3,7 @@
 //! Changes (health, drain, membership) are rare: each builds a new [`Snapshot`] that readers pick up
 //! with their next request. Loads are counters shared by all snapshots.
 
-use crate::hash::hash_text;
+use crate::hash::{NO_MODEL, hash_text};
 use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::sync::Mutex;
@@ -82,13 +82,12 @@ struct Member {
 
 impl Member {
     fn serves(&self, phase: Phase, model: u64) -> bool {
-        self.standing.serving()
-            && self.spec.roles.has(phase)
-            && self
-                .spec
-                .models
-                .as_ref()
-                .is_none_or(|models| models.contains(&model))
+        self.standing.serving() && self.spec.roles.has(phase) && self.has(model)
+    }
+
+    fn has(&self, model: u64) -> bool {
+        model == NO_MODEL
+            || (self.spec.models.as_ref()).is_none_or(|models| models.contains(&model))
     }
 }
 
@@ -120,6 +119,17 @@ impl Snapshot {
     /// The condition of a target.
     pub fn standing(&self, target: Target) -> Option<Standing> {
         self.members.get(target as usize).map(|m| m.standing)
+    }
+
+    /// Whether any target that is part of the fleet has a model, in whatever condition it is. A fleet
+    /// without targets may yet get one that has.
+    pub fn knows(&self, model: u64) -> bool {
+        let mut all = self
+            .members
+            .iter()
+            .filter(|m| !m.standing.removed)
+            .peekable();
+        all.peek().is_none() || all.any(|m| m.has(model))
     }
 
     /// Every target that is part of the fleet, in order.
@@ -174,6 +184,7 @@ impl Snapshot {
             .filter_map(|m| m.spec.models.as_ref())
             .flatten()
             .copied()
+            .chain([NO_MODEL])
             .collect();
         self.named = models
             .into_iter()

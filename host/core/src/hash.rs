@@ -8,6 +8,9 @@ pub fn hash_text(text: &str) -> u64 {
     xxh3_64(text.as_bytes())
 }
 
+/// The model of a request that names none: every endpoint may take it.
+pub const NO_MODEL: u64 = 0;
+
 /// One step of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
 pub fn splitmix64(x: u64) -> u64 {
     let z = x.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -44,7 +44,7 @@ pub use commit::BadAnswer;
 pub use core::{Core, Policy, Worker};
 pub use decide::{Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, Verdict, decide};
 pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
-pub use hash::{Scope, hash_text, splitmix64};
+pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
 pub use ledger::{Charge, Ledger};
 pub use prompt::{Chain, ChainBuilder, Shared};
 pub use ticket::Ticket;

@@ -77,6 +77,10 @@ impl FromIterator<Target> for Places {
 }
 
 impl Places {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The target at place `turn` mod the size of the set; none: the set is empty.
     pub(crate) fn at_turn(&self, turn: u64) -> Option<Target> {
         let place = u32::try_from(turn.checked_rem(u64::from(self.len))?).ok()?;

@@ -1,4 +1,4 @@
-//! The operators' address: `/metrics` and `/healthz`.
+//! The operators' address: `/metrics`, `/healthz`, and what the caller adds.
 
 use crate::metrics::Scrape;
 use axum::Router;
@@ -9,18 +9,24 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub(crate) async fn serve(listener: TcpListener, scrape: Scrape) -> std::io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    scrape: Scrape,
+    more: Router,
+) -> std::io::Result<()> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(scrape));
     let routes = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(|| async { "ok\n" }))
-        .with_state(Arc::new(registry));
+        .with_state(Arc::new(registry))
+        .merge(more)
+        .into_make_service_with_connect_info::<SocketAddr>();
     let listener = tokio::net::TcpListener::from_std(listener)?;
     axum::serve(listener, routes).await
 }

@@ -97,10 +97,10 @@ impl Words {
     }
 
     fn reason(&mut self, word: Option<&str>, fallback: bool, failure: Option<&Failure>) -> Rc<str> {
-        match (fallback, failure, word) {
-            (true, Some(failure), _) => self.known(&format!("fallback:{}", failure.cause())),
-            (true, None, word) => self.known(&format!("fallback:{}", word.unwrap_or("abstained"))),
-            (false, _, word) => self.known(word.unwrap_or("none")),
+        match failure.filter(|_| fallback) {
+            Some(failure) => self.known(&format!("fallback:{}", failure.cause())),
+            // A policy that abstains has said why.
+            None => self.known(word.unwrap_or("none")),
         }
     }
 

@@ -9,6 +9,7 @@ use http::uri::PathAndQuery;
 use http::{Request, StatusCode};
 use std::rc::Rc;
 use std::sync::Arc;
+use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
@@ -26,8 +27,21 @@ pub(crate) async fn watch(
     loop {
         let healthy = {
             let _turn = probes.acquire().await;
-            let asked = timeout(health.timeout, probe(&engine, &path, &health)).await;
-            asked.is_ok_and(|status| status.is_some_and(|status| status.is_success()))
+            match engine.connect(health.timeout).await {
+                Ok(stream) => {
+                    let asked = timeout(health.timeout, probe(&engine, &path, stream)).await;
+                    Some(asked.is_ok_and(|status| status.is_some_and(|s| s.is_success())))
+                }
+                Err(error) if is_ours(&error) => {
+                    tracing::warn!(endpoint = engine.name, %error, "no health check");
+                    None
+                }
+                Err(_) => Some(false),
+            }
+        };
+        let Some(healthy) = healthy else {
+            sleep(health.interval).await;
+            continue;
         };
         let length = streak.add(healthy);
         let enough = if healthy {
@@ -38,7 +52,11 @@ pub(crate) async fn watch(
         if length >= enough.max(1)
             && fleet.set(&engine.targets, |standing| standing.healthy = healthy)
         {
-            tracing::info!(endpoint = engine.name, healthy, "health changed");
+            if healthy {
+                tracing::info!(endpoint = engine.name, "healthy again");
+            } else {
+                tracing::warn!(endpoint = engine.name, "unhealthy");
+            }
         }
         if healthy {
             engine.try_close(fleet);
@@ -48,8 +66,7 @@ pub(crate) async fn watch(
 }
 
 /// A connection of its own each time: an engine that takes no new ones is not healthy.
-async fn probe(engine: &Engine, path: &PathAndQuery, health: &Health) -> Option<StatusCode> {
-    let stream = engine.connect(health.timeout).await.ok()?;
+async fn probe(engine: &Engine, path: &PathAndQuery, stream: TcpStream) -> Option<StatusCode> {
     let mut link = Link::new(stream).await.ok()?;
     let mut request = Request::new(Outbound::Whole(None));
     *request.uri_mut() = engine.uri(path);
@@ -60,6 +77,11 @@ async fn probe(engine: &Engine, path: &PathAndQuery, health: &Health) -> Option<
         .await
         .ok()
         .map(|response| response.status())
+}
+
+/// This process has no file descriptor left (ENFILE, EMFILE): that says nothing about the engine.
+fn is_ours(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(23 | 24))
 }
 
 /// Equal answers in a row.

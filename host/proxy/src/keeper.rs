@@ -21,6 +21,7 @@ pub(crate) async fn keep(
     listener: TcpListener,
     shared: Arc<Shared>,
     scrape: Scrape,
+    more: axum::Router,
     mut stop: watch::Receiver<bool>,
 ) -> std::io::Result<()> {
     let probes = Rc::new(Semaphore::new(PROBES));
@@ -37,7 +38,7 @@ pub(crate) async fn keep(
     }
     spawn_local(sweep(shared));
     tokio::select! {
-        result = admin::serve(listener, scrape) => result,
+        result = admin::serve(listener, scrape, more) => result,
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     }
 }

@@ -271,7 +271,10 @@ impl Scrape {
     fn decisions(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let sum =
             |of: &dyn Fn(&Tally) -> u64| self.tallies.iter().map(|tally| of(tally)).sum::<u64>();
-        let bounds = BOUNDS_NS.iter().map(|&ns| seconds(ns)).chain([f64::MAX]);
+        let bounds = BOUNDS_NS
+            .iter()
+            .map(|&ns| seconds(ns))
+            .chain([f64::INFINITY]);
         let buckets: Vec<(f64, u64)> = (bounds.enumerate())
             .map(|(at, bound)| {
                 let n = |tally: &Tally| {

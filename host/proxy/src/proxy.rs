@@ -25,6 +25,7 @@ pub struct Proxy {
     /// one per thread, all of one address
     listeners: Vec<TcpListener>,
     admin: TcpListener,
+    admin_routes: axum::Router,
     addresses: (SocketAddr, SocketAddr),
 }
 
@@ -63,8 +64,17 @@ impl Proxy {
             tallies: (0..threads).map(|_| Arc::default()).collect(),
             listeners,
             admin,
+            admin_routes: axum::Router::new(),
             addresses: (data_address, admin_address),
         })
+    }
+
+    /// Serves these too where operators come in, and only there. They know the client's address
+    /// (`ConnectInfo<SocketAddr>`), and share no path with `/metrics` and `/healthz`.
+    #[must_use]
+    pub fn with_admin_routes(mut self, routes: axum::Router) -> Proxy {
+        self.admin_routes = self.admin_routes.merge(routes);
+        self
     }
 
     /// Where clients come in.
@@ -99,8 +109,8 @@ impl Proxy {
             };
             threads.push(start(format!("pointsman-{number}"), ended.clone(), serve)?);
         }
-        let (admin, shared) = (self.admin, self.shared);
-        let keep = move || keeper::keep(admin, shared, scrape, keeper_stopping);
+        let (admin, more, shared) = (self.admin, self.admin_routes, self.shared);
+        let keep = move || keeper::keep(admin, shared, scrape, more, keeper_stopping);
         threads.push(start("pointsman-keeper".to_owned(), ended, keep)?);
         let died = tokio::select! {
             () = shutdown => None,

@@ -13,9 +13,10 @@ use pointsman_core::{
     Core, Event, Failure, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
 };
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What all threads share. Nothing here is written by a request, but for what `core` counts and
 /// `learner` learns.
@@ -31,6 +32,9 @@ pub(crate) struct Shared {
     pub(crate) source: Arc<dyn Source>,
 }
 
+/// Between two lines of the log about failures of one cause.
+const SAY_EACH: Duration = Duration::from_secs(1);
+
 /// See the module.
 pub(crate) struct Site {
     pub(crate) shared: Arc<Shared>,
@@ -41,6 +45,8 @@ pub(crate) struct Site {
     ids: Cell<u64>,
     seats: Cell<usize>,
     held: Cell<usize>,
+    /// when a failure of each cause was last put into the log
+    said: RefCell<HashMap<&'static str, Instant>>,
 }
 
 /// Who is asked, of one generation.
@@ -116,13 +122,22 @@ impl Site {
             ids: Cell::new(0),
             seats: Cell::new(0),
             held: Cell::new(0),
+            said: RefCell::default(),
         })
     }
 
     /// Counts a failure, and tells the source, which may take the policy out.
     fn policy_failed(&self, policy: &str, generation: u64, failure: &Failure) {
-        self.tally.policy_failure(policy, failure.cause());
-        tracing::debug!(policy, %failure);
+        let cause = failure.cause();
+        self.tally.policy_failure(policy, cause);
+        // Its author must learn what it was; a line a second and cause is enough for that.
+        let now = Instant::now();
+        let mut said = self.said.borrow_mut();
+        let silent = (said.get(cause)).is_some_and(|&at| now.duration_since(at) < SAY_EACH);
+        if !silent {
+            said.insert(cause, now);
+            tracing::warn!(policy, cause, "{failure}");
+        }
         self.shared.source.failed(generation, failure);
     }
 

@@ -3,7 +3,7 @@
 use crate::bindings::Router;
 use crate::cache::CodeCache;
 use crate::host::State;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::Duration;
 use thiserror::Error;
 use wasmtime::component::{HasSelf, Linker};
@@ -22,8 +22,6 @@ pub struct Engine {
     pub(crate) wasm: wasmtime::Engine,
     pub(crate) linker: Linker<State>,
     pub(crate) cache: Option<CodeCache>,
-    /// Dropped with the engine, which ends the ticking thread.
-    _ticking: Sender<()>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -49,12 +47,11 @@ impl Engine {
         let mut linker = Linker::new(&wasm);
         Router::add_to_linker::<_, HasSelf<_>>(&mut linker, |state| state)
             .map_err(|e| error(&e))?;
-        let ticking = tick(wasm.weak()).map_err(|e| error(&e))?;
+        tick(wasm.weak()).map_err(|e| error(&e))?;
         Ok(Engine {
             wasm,
             linker,
             cache: None,
-            _ticking: ticking,
         })
     }
 
@@ -66,18 +63,15 @@ impl Engine {
     }
 }
 
-fn tick(engine: EngineWeak) -> std::io::Result<Sender<()>> {
-    let (alive, ended) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("pointsman-epoch".into())
-        .spawn(move || {
-            let tick = Duration::from_millis(TICK_MS);
-            while ended.recv_timeout(tick) == Err(RecvTimeoutError::Timeout) {
-                match engine.upgrade() {
-                    Some(engine) => engine.increment_epoch(),
-                    None => break,
-                }
-            }
-        })?;
-    Ok(alive)
+/// The thread ends with the last thing that is made of the engine: a policy may outlive its loader.
+fn tick(engine: EngineWeak) -> std::io::Result<()> {
+    let tick = move || {
+        while let Some(engine) = engine.upgrade() {
+            engine.increment_epoch();
+            drop(engine);
+            thread::park_timeout(Duration::from_millis(TICK_MS));
+        }
+    };
+    (thread::Builder::new().name("pointsman-epoch".into())).spawn(tick)?;
+    Ok(())
 }

@@ -117,7 +117,6 @@ struct History {
 #[derive(Debug)]
 pub struct Slot {
     core: Arc<Core>,
-    /// Keeps the deadlines' clock going while there are instances.
     engine: Engine,
     protection: Protection,
     /// none: paused

@@ -13,7 +13,7 @@ impl Cap {
     pub(crate) fn new(multiplier: f64, max_active_requests: u32) -> Result<Cap, String> {
         if !(multiplier.is_finite() && multiplier > 0.0) {
             return Err(format!(
-                "configuration: `fair_share_multiplier`: {multiplier} is impossible: it multiplies each target's fair share of the requests, so it must be a number above 0 (default 2.0)"
+                "`fair_share_multiplier`: {multiplier} is impossible: it multiplies each target's fair share of the requests, so it must be a number above 0 (default 2.0)"
             ));
         }
         Ok(Cap {

@@ -150,6 +150,11 @@ mod tests {
     #[test]
     fn an_impossible_value_is_refused_by_name() {
         let error = Bench::<LeastTokens>::new(r#"{"request_equivalent_tokens": -1}"#).unwrap_err();
-        assert!(error.starts_with("configuration: `request_equivalent_tokens`: invalid value: integer `-1`, expected u64"), "{error}");
+        assert!(
+            error.starts_with(
+                "`request_equivalent_tokens`: invalid value: integer `-1`, expected u64"
+            ),
+            "{error}"
+        );
     }
 }

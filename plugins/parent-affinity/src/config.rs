@@ -72,7 +72,7 @@ impl Config {
         let ratio = self.guard_load_ratio;
         if !(ratio.is_finite() && ratio >= 0.0) {
             return Err(format!(
-                "configuration: `guard_load_ratio`: {ratio} is impossible: a target's score is compared with this times the mean, so it must be a number of 0 or more (default 1.5)"
+                "`guard_load_ratio`: {ratio} is impossible: a target's score is compared with this times the mean, so it must be a number of 0 or more (default 1.5)"
             ));
         }
         Ok(self.guard.then_some(Guard {

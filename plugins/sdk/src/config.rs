@@ -16,8 +16,8 @@ pub struct ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.path.as_str() {
-            "" => write!(f, "configuration: {}", self.message),
-            path => write!(f, "configuration: `{path}`: {}", self.message),
+            "" => f.write_str(&self.message),
+            path => write!(f, "`{path}`: {}", self.message),
         }
     }
 }
@@ -26,21 +26,42 @@ impl std::error::Error for ConfigError {}
 
 /// Reads JSON; the empty text means that nothing is set.
 pub(crate) fn read<C: DeserializeOwned>(json: &str) -> Result<C, ConfigError> {
-    let json = if json.trim().is_empty() { "{}" } else { json };
+    let json = match json.trim() {
+        "" => "{}",
+        json => json,
+    };
+    // serde would take a list for an object, its elements for the fields in order.
+    if !json.starts_with('{') {
+        return Err(ConfigError {
+            path: String::new(),
+            message: format!(
+                "expected a JSON object, found {}",
+                json.chars().take(40).collect::<String>()
+            ),
+        });
+    }
     let mut json = serde_json::Deserializer::from_str(json);
     let config = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = match error.path().to_string().as_str() {
             "." => String::new(),
             path => path.to_owned(),
         };
-        let message = error.inner().to_string();
+        let message = without_position(&error.inner().to_string());
         ConfigError { path, message }
     })?;
     json.end().map_err(|error| ConfigError {
         path: String::new(),
-        message: error.to_string(),
+        message: without_position(&error.to_string()),
     })?;
     Ok(config)
+}
+
+/// The operator has written TOML, or one line on a command line: a place in this JSON misleads.
+fn without_position(message: &str) -> String {
+    match message.rsplit_once(" at line ") {
+        Some((message, _)) => message.to_owned(),
+        None => message.to_owned(),
+    }
 }
 
 /// The JSON Schema of a configuration.
@@ -82,7 +103,7 @@ mod tests {
     #[test]
     fn a_wrong_value_is_named_with_what_was_wanted_and_its_path() {
         let text = refused(r#"{"inner": {"ratio": "much"}}"#);
-        assert!(text.starts_with("configuration: `inner.ratio`: "), "{text}");
+        assert!(text.starts_with("`inner.ratio`: "), "{text}");
         assert!(text.contains(r#"string "much", expected f64"#), "{text}");
     }
 
@@ -93,6 +114,16 @@ mod tests {
             text.contains("unknown field `cuont`, expected `count` or `inner`"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn only_an_object_is_a_configuration() {
+        for json in ["[1]", "[]", "7", "null", "much"] {
+            assert!(
+                refused(json).starts_with("expected a JSON object, found "),
+                "{json}"
+            );
+        }
     }
 
     #[test]

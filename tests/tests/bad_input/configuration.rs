@@ -1,6 +1,6 @@
 //! `pointsman.toml`: `check` and `serve` refuse the same, with exit status 1 and the same words.
 
-use crate::run;
+use crate::{PageRow, run};
 use anyhow::Result;
 use std::fmt::Write as _;
 
@@ -286,4 +286,18 @@ async fn an_address_that_is_taken_is_told_by_serve() -> Result<()> {
     let wanted = format!("cannot listen on {address} (listen)");
     assert!(status == 1 && said.contains(&wanted), "{status} {said}");
     Ok(())
+}
+
+/// For the page.
+pub(crate) fn rows() -> Vec<PageRow> {
+    (TABLE.iter())
+        .map(|(what, _, text)| {
+            [
+                (*what).to_owned(),
+                format!("… {text} …"),
+                String::new(),
+                String::new(),
+            ]
+        })
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! Engines that misbehave: what their client gets, and whether it counts against them.
 
-use crate::{Report, SOON, config, response};
+use crate::{PageRow, Report, SOON, config, response};
 use anyhow::{Context, Result};
 use pointsman_tests::{Host, Raw, Scripted, Step};
 
@@ -348,4 +348,24 @@ async fn an_engine_that_is_not_there_is_502_and_counts() -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// For the page.
+pub(crate) fn rows() -> Vec<PageRow> {
+    (table().iter())
+        .map(|row| {
+            let (answer, body) = match row.gets {
+                Answer(status, _) => (format!("{status}, the engine's"), "as it came"),
+                Error(status, code) => (format!("{status} `{code}`"), "the error"),
+                Torn(_) => ("the engine's head".to_owned(), "breaks off after what came"),
+            };
+            let counts = if row.counts { "counts" } else { "" };
+            [
+                row.what.to_owned(),
+                answer,
+                body.to_owned(),
+                counts.to_owned(),
+            ]
+        })
+        .collect()
 }

@@ -11,6 +11,7 @@
 mod configuration;
 mod engines;
 mod limits;
+mod page;
 mod policies;
 mod requests;
 
@@ -52,6 +53,9 @@ async fn is_well(host: &Host) -> Result<()> {
         .await?;
     Ok(())
 }
+
+/// A row of the page for readers.
+type PageRow = [String; 4];
 
 /// Says of all rows at once what is wrong with them.
 #[derive(Default)]

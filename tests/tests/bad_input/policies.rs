@@ -1,7 +1,7 @@
 //! Policies: those that cannot be used are refused at a stage, and those that misbehave at run time
 //! cost no request anything.
 
-use crate::{Report, config, good_engine, is_well, run};
+use crate::{PageRow, Report, config, good_engine, is_well, run};
 use anyhow::{Context, Result};
 use pointsman_tests::{Host, guest};
 
@@ -235,4 +235,33 @@ async fn a_policy_that_misbehaves_without_a_fallback_answers_503_and_the_host_li
     assert_eq!(metrics.outstanding(), 0.0);
     assert_eq!(metrics.sum("pointsman_bindings", &[]), 0.0);
     Ok(())
+}
+
+/// For the page.
+pub(crate) fn refused_rows() -> Vec<PageRow> {
+    (REFUSED.iter())
+        .map(|(what, _, _, stage, text)| {
+            [
+                (*what).to_owned(),
+                (*stage).to_owned(),
+                format!("… {text} …"),
+                String::new(),
+            ]
+        })
+        .collect()
+}
+
+/// For the page.
+pub(crate) fn misbehaving_rows() -> Vec<PageRow> {
+    (MISBEHAVES.iter())
+        .map(|(does, cause)| {
+            let (by, cause) = match cause {
+                None => ("the policy", "nothing"),
+                Some("") => ("the fallback", "stack, or trap"),
+                Some(cause) => ("the fallback", *cause),
+            };
+            let answer = format!("200, by {by}");
+            [format!("`{does}`"), answer, cause.to_owned(), String::new()]
+        })
+        .collect()
 }

@@ -19,14 +19,19 @@ pub struct Args {
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
     config.settings(0).check()?;
+    serve::token(&config)?;
     let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)
         .map(|endpoint| endpoint.ranks)
         .sum();
+    let warnings = config.warnings();
+    for warning in &warnings {
+        eprintln!("warning: {warning}");
+    }
     if as_json {
         print_json(&json!({
-            "ok": true, "policy": policy.name, "version": policy.version, "targets": targets
+            "ok": true, "warnings": warnings, "policy": policy.name, "version": policy.version, "targets": targets
         }))?;
     } else {
         println!(

@@ -8,11 +8,16 @@ pub mod serve;
 
 use anyhow::Result;
 use serde::Serialize;
+use std::io::{ErrorKind, Write};
 
 /// Prints a result for programs.
-fn print_json(value: &impl Serialize) -> Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
-    Ok(())
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    // A reader that has seen enough is no failure of ours.
+    match writeln!(std::io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Ready when the user or the system wants the process to end.

@@ -1,5 +1,8 @@
 //! `pointsman policy …`.
 
+mod compile;
+mod remote;
+
 use super::print_json;
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, Host, Scenario, play};
@@ -19,14 +22,32 @@ use std::sync::Arc;
 /// Commands.
 #[derive(Subcommand)]
 pub enum Command {
-    /// The policies that this binary carries
-    List,
+    /// The policies that this binary carries, or those of a running host
+    List(ListArgs),
     /// Whether a policy could be used, and what it says of itself
     Check(CheckArgs),
     /// Play scenarios; exit status 1 at the first difference
     Test(TestArgs),
     /// Build a policy crate into a component
     Build(BuildArgs),
+    /// Load a policy on a running host, without using it
+    Load(remote::Wanted),
+    /// Replace the policy of a running host; exit status 0 only when the new one decides
+    Swap(remote::Wanted),
+    /// Bring the policy before this one back
+    Rollback(remote::Remote),
+    /// Which policy decides on a running host, and what happened last
+    Status(remote::Remote),
+    /// Fill the code cache of a host
+    #[command(hide = true)]
+    Compile(compile::Args),
+}
+
+/// Arguments of `list`.
+#[derive(clap::Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    remote: Option<remote::Remote>,
 }
 
 /// Arguments of `check`.
@@ -76,10 +97,18 @@ enum Where {
 /// Runs one of them.
 pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::List => list(as_json),
+        Command::List(args) => match &args.remote {
+            Some(remote) => remote::list(remote, as_json),
+            None => list(as_json),
+        },
         Command::Check(args) => check(args, as_json),
         Command::Test(args) => test(args, as_json),
         Command::Build(args) => build(args, as_json),
+        Command::Load(args) => remote::load(args, as_json),
+        Command::Swap(args) => remote::swap(args, as_json),
+        Command::Rollback(args) => remote::rollback(args, as_json),
+        Command::Status(args) => remote::status(args, as_json),
+        Command::Compile(args) => compile::run(args),
     }
 }
 

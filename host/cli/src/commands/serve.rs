@@ -1,6 +1,7 @@
 //! `pointsman serve`: configuration → policy → fleet → data plane.
 
 use super::{print_json, stop_signal};
+use crate::admin::{self, Admin, Folders, Swapper, Token, Watch};
 use crate::config::Config;
 use crate::native;
 use crate::policies::{Named, candidate};
@@ -10,7 +11,7 @@ use pointsman_proxy::{Proxy, SystemClock};
 use pointsman_runtime::{CodeCache, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -26,10 +27,24 @@ pub struct Args {
 /// Runs until the process is told to end.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
     let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
-    let source = source(&config, &core)?;
-    let proxy = Proxy::bind(config.settings(nonce()), core, source)
-        .context("the data plane cannot start")?;
+    let deciding = Deciding::new(&config, &core)?;
+    let token = token(&config)?;
+    let settings = config.settings(nonce());
+    let admin = Admin {
+        core: core.clone(),
+        swapper: deciding.swapper.clone(),
+        route: settings.route.clone(),
+        models: config.models(),
+    };
+    let mut proxy =
+        Proxy::bind(settings, core, deciding.source).context("the data plane cannot start")?;
+    if let Some(token) = token {
+        proxy = proxy.with_admin_routes(admin::routes(admin, token));
+    }
     let (data, admin) = (proxy.data_addr(), proxy.admin_addr());
     if as_json {
         print_json(&json!({
@@ -42,6 +57,9 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         .enable_all()
         .build()
         .context("no runtime")?;
+    if let Some(watch) = deciding.watch {
+        runtime.spawn(watch.run());
+    }
     runtime.block_on(proxy.run(stop_signal()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -49,49 +67,92 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 /// The configured policy, as it would decide.
 pub fn policy(config: &Config) -> Result<Policy> {
     let core = Core::new(config.table(), Arc::new(SystemClock::start()));
-    let (policy, _) = source(config, &Arc::new(core))?.router();
+    let (policy, _) = Deciding::new(config, &Arc::new(core))?.source.router();
     Ok(policy)
 }
 
-fn source(config: &Config, core: &Arc<Core>) -> Result<Arc<dyn Source>> {
-    if config.policy.r#use.starts_with(native::PREFIX) {
-        return native::source(&config.policy.r#use);
+/// The token of the admin API; none: it is off.
+pub fn token(config: &Config) -> Result<Option<Token>> {
+    let file = config.admin.token_file.as_ref();
+    file.map(|file| {
+        let token = admin::read_token(&config.base.join(file));
+        Ok(Token::new(
+            &token.context("admin.token_file cannot be used")?,
+        ))
+    })
+    .transpose()
+}
+
+/// Who decides.
+struct Deciding {
+    source: Arc<dyn Source>,
+    /// none: a baseline, which is not replaced
+    swapper: Option<Arc<Swapper>>,
+    /// where the policy is a file
+    watch: Option<Watch>,
+}
+
+impl Deciding {
+    fn new(config: &Config, core: &Arc<Core>) -> Result<Deciding> {
+        if config.policy.r#use.starts_with(native::PREFIX) {
+            return Ok(Deciding {
+                source: native::source(&config.policy.r#use)?,
+                swapper: None,
+                watch: None,
+            });
+        }
+        let policy = Named::parse(&config.policy.r#use, &config.base)?;
+        let (text, limits) = (config.policy_config()?, config.policy_limits());
+        let (engine, folders) = engine(config)?;
+        let first = candidate(&engine, &policy, &text, limits, &config.policy.sha256)?;
+        let slot = Arc::new(Slot::new(
+            core.clone(),
+            engine,
+            first,
+            Protection::default(),
+        ));
+        let swapper = Arc::new(Swapper::new(slot.clone(), limits, folders));
+        let watch = match policy {
+            Named::BuiltIn(_) => None,
+            Named::File(file) => Some(Watch {
+                file,
+                config: text,
+                pin: config.policy.sha256.clone(),
+                swapper: swapper.clone(),
+            }),
+        };
+        Ok(Deciding {
+            source: slot,
+            swapper: Some(swapper),
+            watch,
+        })
     }
-    let policy = Named::parse(&config.policy.r#use, &config.base)?;
-    let text =
-        serde_json::to_string(&config.policy.config).context("policy.config has no JSON form")?;
-    let engine = engine(config)?;
-    let first = candidate(
-        &engine,
-        &policy,
-        &text,
-        config.policy_limits(),
-        &config.policy.sha256,
-    )?;
-    let slot = Slot::new(core.clone(), engine, first, Protection::default());
-    Ok(Arc::new(slot))
 }
 
 /// The engine with its code cache. The folder that the operator names must be there; without the
 /// default one a start takes longer, and that is all.
-fn engine(config: &Config) -> Result<Engine> {
+fn engine(config: &Config) -> Result<(Engine, Option<Folders>)> {
     let engine = Engine::new()?;
     let cache = &config.cache;
     if !cache.enabled {
-        return Ok(engine);
+        return Ok((engine, None));
     }
     let shared = cache.shared.as_ref().map(|shared| config.base.join(shared));
-    let open = |folder: &Path| CodeCache::open(folder, shared.as_deref());
+    let folders = |private| Folders { private, shared };
+    let open = |folders: &Folders| CodeCache::open(&folders.private, folders.shared.as_deref());
     if let Some(folder) = &cache.folder {
-        return Ok(engine.with_cache(open(&config.base.join(folder))?));
+        let folders = folders(config.base.join(folder));
+        return Ok((engine.with_cache(open(&folders)?), Some(folders)));
     }
-    match user_cache().map(|folder| open(&folder)) {
-        Some(Ok(cache)) => Ok(engine.with_cache(cache)),
-        Some(Err(error)) => {
+    let Some(folders) = user_cache().map(folders) else {
+        return Ok((engine, None));
+    };
+    match open(&folders) {
+        Ok(cache) => Ok((engine.with_cache(cache), Some(folders))),
+        Err(error) => {
             tracing::warn!("policies are compiled at every start: {error}");
-            Ok(engine)
+            Ok((engine, None))
         }
-        None => Ok(engine),
     }
 }
 

@@ -1,9 +1,9 @@
 //! From the file to the parts: checks what a type cannot say, and fills the proxy's settings.
 
 use super::{Config, Dialect, Fallback, Limits, Pool, Role, WhenFull};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use pointsman_proxy as proxy;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 impl Config {
@@ -42,6 +42,28 @@ impl Config {
         );
         // Urls, header names, JSON pointers.
         Ok(self.settings(0).check()?)
+    }
+
+    /// What can be used, and hardly does what was meant.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for pool in &self.pools {
+            let name = &pool.name;
+            if pool.role != Role::Serve {
+                warnings.push(format!(
+                    "pool {name:?}: pools for prefill or decode get no requests yet"
+                ));
+            }
+            let ranks = pool.endpoints.iter().any(|endpoint| endpoint.ranks > 1);
+            if ranks && matches!(pool.dialect, Dialect::Openai) {
+                warnings.push(format!(
+                    "pool {name:?}: engines of dialect \"openai\" are not told the rank, so that \
+                     ranks above 1 only count load: set dialect to \"vllm\", \"sglang\" or \"atom\", or \
+                     ranks to 1"
+                ));
+            }
+        }
+        warnings
     }
 
     /// For the data plane. `nonce` tells this start from every other one.
@@ -88,6 +110,21 @@ impl Config {
             time_ms: self.policy.time_limit_ms,
             memory_mb: self.policy.memory_limit_mb,
         }
+    }
+
+    /// Its configuration, as JSON.
+    pub fn policy_config(&self) -> Result<String> {
+        serde_json::to_string(&self.policy.config).context("policy.config has no JSON form")
+    }
+
+    /// The models that endpoints name, each once.
+    pub fn models(&self) -> Vec<String> {
+        let endpoints = self.pools.iter().flat_map(|pool| &pool.endpoints);
+        let models: BTreeSet<&String> = endpoints
+            .filter_map(|e| e.models.as_ref())
+            .flatten()
+            .collect();
+        models.into_iter().cloned().collect()
     }
 
     fn identity(&self) -> proxy::Session {

@@ -191,6 +191,13 @@ impl Scenario {
     pub fn read(path: &Path) -> Result<Scenario> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the scenario {}", path.display()))?;
-        toml::from_str(&text).with_context(|| format!("{} is not a scenario", path.display()))
+        let scenario: Scenario = toml::from_str(&text)
+            .with_context(|| format!("{} is not a scenario", path.display()))?;
+        anyhow::ensure!(
+            !scenario.steps.is_empty(),
+            "{} has no [[step]]: nothing would be shown by it",
+            path.display()
+        );
+        Ok(scenario)
     }
 }

@@ -1,0 +1,92 @@
+//! The admin API: `/api/v1` on the operators' address, for who has the token. Never on the address of
+//! the clients.
+//!
+//! ```text
+//! GET    policies                              those of the binary, and the one that decides
+//! GET    policy                                the one that decides
+//! POST   policy/load  policy/swap              {"policy": NAME, "config": {…}, "sha256": "…"}, or the
+//!                                              .wasm as application/wasm, ?origin= &config= &sha256=
+//! POST   policy/rollback
+//! GET    targets
+//! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
+//! GET    bindings?session=ID[&model=M]
+//! DELETE bindings?session=ID[&model=M]
+//! ```
+//!
+//! An error is `{"error": {"stage": …, "cause": …, "remedy": …}}`. A client that leaves before the
+//! answer has not replaced anything, unless the answer was on its way.
+
+mod compiler;
+mod policy;
+mod refused;
+mod sessions;
+mod swapper;
+mod targets;
+mod token;
+mod wanted;
+mod watch;
+
+pub use compiler::Folders;
+pub use swapper::Swapper;
+pub use token::{Token, read as read_token};
+pub use watch::Watch;
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{any, get, post};
+use pointsman_core::Core;
+use refused::Refused;
+use std::sync::Arc;
+
+/// What the API works on.
+#[derive(Debug)]
+pub struct Admin {
+    pub core: Arc<Core>,
+    /// none: a baseline decides, which cannot be replaced
+    pub swapper: Option<Arc<Swapper>>,
+    /// the route's name
+    pub route: String,
+    /// that the configuration names
+    pub models: Vec<String>,
+}
+
+impl Admin {
+    fn swapper(&self) -> Result<&Swapper, Refused> {
+        self.swapper.as_deref().ok_or_else(|| {
+            Refused::new(
+                StatusCode::CONFLICT,
+                "policy",
+                "this host runs a native: baseline, which is no policy and cannot be replaced",
+                "configure a policy with [policy] use, and start the host anew",
+            )
+        })
+    }
+}
+
+/// The routes, behind the token.
+pub fn routes(admin: Admin, token: Token) -> Router {
+    let routes = Router::new()
+        .route("/policies", get(policy::list))
+        .route("/policy", get(policy::status))
+        .route("/policy/load", post(policy::load))
+        .route("/policy/swap", post(policy::swap))
+        .route("/policy/rollback", post(policy::rollback))
+        .route("/targets", get(targets::list))
+        .route("/targets/drain", post(targets::drain))
+        .route("/targets/undrain", post(targets::undrain))
+        .route("/bindings", get(sessions::look).delete(sessions::unbind))
+        .route("/{*other}", any(unknown))
+        .with_state(Arc::new(admin))
+        .layer(from_fn_with_state(token, token::check));
+    Router::new().nest("/api/v1", routes)
+}
+
+async fn unknown() -> Refused {
+    Refused::new(
+        StatusCode::NOT_FOUND,
+        "request",
+        "there is nothing at this path",
+        "policy, policies, targets and bindings are, under /api/v1",
+    )
+}

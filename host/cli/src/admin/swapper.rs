@@ -1,0 +1,115 @@
+//! Replaces the running policy: read → pin → compile → configure → swap, none of it on a thread that
+//! serves requests. Whatever stops on the way leaves the running policy as it is.
+
+use super::compiler::{Compiler, Folders};
+use super::refused::Refused;
+use super::wanted::Wanted;
+use crate::policies::digest;
+use axum::http::StatusCode;
+use pointsman_runtime::{Candidate, Limits, Slot};
+use std::sync::Arc;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::task::spawn_blocking;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Swapper {
+    slot: Arc<Slot>,
+    limits: Limits,
+    compiler: Compiler,
+    one_at_a_time: Mutex<()>,
+}
+
+/// The right to replace the policy: one has it at a time.
+pub struct Turn<'a> {
+    swapper: &'a Swapper,
+    _held: MutexGuard<'a, ()>,
+}
+
+impl Swapper {
+    pub fn new(slot: Arc<Slot>, limits: Limits, folders: Option<Folders>) -> Swapper {
+        Swapper {
+            slot,
+            limits,
+            compiler: Compiler::new(folders),
+            one_at_a_time: Mutex::default(),
+        }
+    }
+
+    pub fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// The turn, if nobody has it.
+    pub fn turn(&self) -> Result<Turn<'_>, Refused> {
+        let held = self.one_at_a_time.try_lock().map_err(|_| {
+            let cause = "another policy is being loaded";
+            Refused::new(
+                StatusCode::CONFLICT,
+                "swap",
+                cause,
+                "try again when it is done",
+            )
+        })?;
+        Ok(Turn {
+            swapper: self,
+            _held: held,
+        })
+    }
+
+    /// The turn, when it comes.
+    pub async fn wait(&self) -> Turn<'_> {
+        Turn {
+            swapper: self,
+            _held: self.one_at_a_time.lock().await,
+        }
+    }
+}
+
+impl Turn<'_> {
+    /// All but the swap.
+    pub async fn load(&self, wanted: Wanted) -> Result<Candidate, Refused> {
+        let Swapper {
+            slot,
+            limits,
+            compiler,
+            ..
+        } = self.swapper;
+        let wasm = wanted.wasm.clone();
+        let digest = blocking(move || digest(&wasm)).await?;
+        if !wanted.pin.is_empty() && !digest.eq_ignore_ascii_case(&wanted.pin) {
+            let cause = format!(
+                "it is not the policy that was pinned: wanted sha256 {}, found {digest}",
+                wanted.pin
+            );
+            return Err(Refused::stage("pin", cause));
+        }
+        compiler.compile(&wanted.wasm, &digest).await?;
+        let (slot, limits) = (slot.clone(), *limits);
+        let load = move || slot.engine().load(&wanted.wasm, &wanted.config, limits);
+        Ok(Candidate {
+            prepared: Arc::new(blocking(load).await??),
+            origin: wanted.origin,
+            digest,
+        })
+    }
+
+    /// Loads it and puts it in place: from now on it decides. Returns its generation.
+    pub async fn swap(&self, wanted: Wanted) -> Result<u64, Refused> {
+        let next = self.load(wanted).await?;
+        Ok(self.swapper.slot.swap(next)?)
+    }
+
+    /// Brings the policy before this one back. Returns its generation.
+    pub fn rollback(&self) -> Result<u64, Refused> {
+        Ok(self.swapper.slot.rollback()?)
+    }
+}
+
+async fn blocking<R: Send + 'static>(
+    work: impl FnOnce() -> R + Send + 'static,
+) -> Result<R, Refused> {
+    spawn_blocking(work)
+        .await
+        .map_err(|error| Refused::failed("load", error))
+}
