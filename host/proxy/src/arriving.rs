@@ -5,7 +5,6 @@ use crate::settings::Settings;
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use std::error::Error as StdError;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -21,24 +20,16 @@ pub(crate) enum Incomplete {
     TooLong(u64),
     #[error("it stopped coming")]
     Slow,
+    #[error("it is shorter than it said")]
+    Short,
 }
 
 impl Incomplete {
-    /// The one that a request to an engine ended with.
-    pub(crate) fn behind(error: &hyper::Error) -> Option<&Incomplete> {
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            if let Some(found) = error.downcast_ref() {
-                return Some(found);
-            }
-            cause = error.source();
-        }
-        None
-    }
-
     pub(crate) fn answer(&self) -> Answer {
         match self {
-            Incomplete::Broken(error) => Answer::body(format!("the request's body: {error}")),
+            Incomplete::Broken(_) | Incomplete::Short => {
+                Answer::body(format!("the request's body: {self}"))
+            }
             Incomplete::TooLong(limit) => Answer::too_long(*limit),
             Incomplete::Slow => Answer::slow_body(),
         }

@@ -3,8 +3,10 @@
 use crate::breaker::Breaker;
 use crate::error::Error;
 use crate::settings::{Dialect, Endpoint, Health, Pool};
-use http::header::HeaderValue;
-use http::{Uri, uri};
+use crate::upstream::Head;
+use http::header::{HOST, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Uri};
 use pointsman_core::{Fleet, Roles, Target, TargetSpec, hash_text};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +23,7 @@ pub(crate) struct Engine {
     pub(crate) health: Option<Health>,
     pub(crate) breaker: Breaker,
     /// for `Host`
-    pub(crate) authority: HeaderValue,
+    authority: HeaderValue,
     host: Host,
     port: u16,
     /// put before every path; no '/' at its end
@@ -95,18 +97,20 @@ impl Engine {
         Ok(stream)
     }
 
-    /// Where a request for `path` goes on this server.
-    pub(crate) fn uri(&self, path: &uri::PathAndQuery) -> Uri {
-        if self.prefix.is_empty() {
-            return Uri::from(path.clone());
-        }
+    /// The head of a request for `path`, as far as this server makes it up.
+    pub(crate) fn head(&self, method: &Method, path: &PathAndQuery) -> Head {
         // '*' of OPTIONS has no path to be put before
-        let rest = if path.path() == "*" {
-            ""
-        } else {
-            path.as_str()
+        let rest = match path.as_str() {
+            "*" if !self.prefix.is_empty() => "",
+            rest => rest,
         };
-        Uri::try_from(format!("{}{rest}", self.prefix)).unwrap_or_else(|_| Uri::from(path.clone()))
+        let prefix = match self.prefix.as_str() {
+            "" if rest.starts_with('?') => "/",
+            prefix => prefix,
+        };
+        let mut head = Head::new(method, prefix, rest);
+        head.line(&HOST, self.authority.as_bytes());
+        head
     }
 
     /// A request failed here: enough in a row take all its targets out.
@@ -180,7 +184,7 @@ impl Engines {
 fn check(pools: &[Pool]) -> Result<(), Error> {
     for pool in pools {
         let path = pool.health.as_ref().map_or("/", |health| &health.path);
-        if !path.starts_with('/') || path.parse::<uri::PathAndQuery>().is_err() {
+        if !path.starts_with('/') || path.parse::<PathAndQuery>().is_err() {
             return Err(Error::HealthPath {
                 pool: pool.name.clone(),
                 path: path.to_owned(),
@@ -239,18 +243,23 @@ mod tests {
         }
     }
 
-    fn uri(url: &str, path: &'static str) -> String {
+    fn asks(url: &str, path: &'static str) -> String {
         let fleet = Fleet::default();
         let engines = Engines::enrol(&[pool(url)], &fleet).unwrap();
-        let path = uri::PathAndQuery::from_static(path);
-        engines.iter().next().unwrap().uri(&path).to_string()
+        let path = PathAndQuery::from_static(path);
+        let head = engines.iter().next().unwrap().head(&Method::GET, &path);
+        let text = std::str::from_utf8(head.text()).unwrap();
+        text.split(' ').nth(1).unwrap().to_owned()
     }
 
     #[test]
     fn the_path_of_the_base_url_comes_before_that_of_the_request() {
-        assert_eq!(uri("http://h:1", "/v1/models?x=1"), "/v1/models?x=1");
-        assert_eq!(uri("http://h:1/", "/v1/models"), "/v1/models");
-        assert_eq!(uri("http://h:1/engine/a/", "/v1?x"), "/engine/a/v1?x");
+        assert_eq!(asks("http://h:1", "/v1/models?x=1"), "/v1/models?x=1");
+        assert_eq!(asks("http://h:1/", "/v1/models"), "/v1/models");
+        assert_eq!(asks("http://h:1/engine/a/", "/v1?x"), "/engine/a/v1?x");
+        assert_eq!(asks("http://h:1/engine", "*"), "/engine");
+        assert_eq!(asks("http://h:1", "*"), "*");
+        assert_eq!(asks("http://h:1", "?x"), "/?x");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use crate::report::{Kind as AnswerKind, Report, Subject};
 use crate::site::Seat;
 use crate::sse::ErrorScanner;
-use crate::upstream::Inflow;
+use crate::upstream::{Inflow, Torn};
 use bytes::Bytes;
 use http::header::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
@@ -29,7 +29,7 @@ enum Kind {
 #[derive(Debug, Error)]
 pub(crate) enum CutOff {
     #[error("the engine broke off: {0}")]
-    Broken(#[from] hyper::Error),
+    Broken(#[from] Torn),
     #[error("the engine was silent for too long")]
     Silent,
 }
@@ -83,9 +83,13 @@ impl Flow {
                 }
                 Poll::Ready(Some(Ok(frame)))
             }
-            Poll::Ready(Some(Err(error))) => {
-                self.fail();
-                Poll::Ready(Some(Err(CutOff::Broken(error))))
+            Poll::Ready(Some(Err(torn))) => {
+                match torn {
+                    // Dropped, the ticket counts as cancelled.
+                    Torn::Client(_) => self.ticket = None,
+                    Torn::Malformed(_) | Torn::Lost(_) => self.fail(),
+                }
+                Poll::Ready(Some(Err(CutOff::Broken(torn))))
             }
             Poll::Ready(None) => {
                 self.finish();

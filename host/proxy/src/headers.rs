@@ -9,6 +9,9 @@ use http::header::{
 };
 use smallvec::SmallVec;
 
+/// A request's own name.
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
 /// Headers of the proxy's own.
 pub(crate) const OURS: &str = "x-pointsman-";
 
@@ -24,6 +27,9 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     HeaderName::from_static("proxy-connection"),
 ];
 
+/// Those that the proxy writes itself, or (`Expect`) was the one to answer.
+const WRITTEN: [HeaderName; 5] = [CONTENT_LENGTH, HOST, REQUEST_ID, RANK_HEADER, EXPECT];
+
 /// The names that a `Connection` header adds to the hop-by-hop ones.
 type Named = SmallVec<[HeaderName; 2]>;
 
@@ -35,59 +41,53 @@ fn named_by_connection(headers: &HeaderMap) -> Named {
         .collect()
 }
 
-/// The headers of a request as an engine gets them, but for `Host` and the rank.
+/// Gives `line` the headers of a request as an engine gets them, but for those that the proxy writes.
 pub(crate) fn to_engine(
     headers: &HeaderMap,
     identifier: &Identifier,
     explicit: Option<&HeaderName>,
-) -> HeaderMap {
+    mut line: impl FnMut(&HeaderName, &[u8]),
+) {
     let named = named_by_connection(headers);
-    // Both at once is how requests are smuggled: the one that hyper obeyed is gone with the hop.
-    let chunked = headers.contains_key(TRANSFER_ENCODING);
     let stays = |name: &HeaderName| {
-        HOP_BY_HOP.contains(name)
-            || name == HOST
-            || name == EXPECT // was answered here
-            || name == RANK_HEADER
-            || (chunked && name == CONTENT_LENGTH)
+        WRITTEN.contains(name)
+            || HOP_BY_HOP.contains(name)
             || name.as_str().starts_with(OURS)
             || explicit == Some(name)
             || named.contains(name)
             || identifier.holds_back(name)
     };
-    let mut out = HeaderMap::with_capacity(headers.len() + 4);
-    for name in headers.keys().filter(|name| !stays(name)) {
-        let mut values = headers.get_all(name).iter();
-        if name == COOKIE && headers.get_all(COOKIE).iter().nth(1).is_some() {
-            // HTTP/2 splits them; HTTP/1 has one (RFC 9113 §8.2.3).
-            let lines: Vec<&[u8]> = values.by_ref().map(HeaderValue::as_bytes).collect();
-            if let Ok(line) = HeaderValue::from_bytes(&lines.join(&b"; "[..])) {
-                out.insert(COOKIE, line);
-            }
-        }
-        for value in values {
-            out.append(name.clone(), value.clone());
+    // HTTP/2 splits them; HTTP/1 has one (RFC 9113 §8.2.3).
+    let mut cookies = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+    let split = cookies.next().is_some() && cookies.next().is_some();
+    for (name, value) in headers.iter().filter(|(name, _)| !stays(name)) {
+        if !(split && name == COOKIE) {
+            line(name, value.as_bytes());
         }
     }
-    out
+    if split && !stays(&COOKIE) {
+        let cookies: Vec<&[u8]> = (headers.get_all(COOKIE).iter())
+            .map(HeaderValue::as_bytes)
+            .collect();
+        line(&COOKIE, &cookies.join(&b"; "[..]));
+    }
 }
 
 /// Takes from an engine's answer what is not for the client, and what only the proxy says.
 pub(crate) fn to_client(headers: &mut HeaderMap) {
-    if headers.contains_key(TRANSFER_ENCODING) {
-        headers.remove(CONTENT_LENGTH); // as above: hyper obeyed the other one
-    }
-    let ours: SmallVec<[HeaderName; 0]> = (headers.keys())
-        .filter(|name| name.as_str().starts_with(OURS))
+    let named = named_by_connection(headers);
+    let chunked = headers.contains_key(TRANSFER_ENCODING);
+    let ends_here = |name: &HeaderName| {
+        HOP_BY_HOP.contains(name)
+            || name.as_str().starts_with(OURS)
+            || (chunked && name == CONTENT_LENGTH) // the other one was obeyed
+            || named.contains(name)
+    };
+    let gone: Named = (headers.keys())
+        .filter(|&name| ends_here(name))
         .cloned()
         .collect();
-    for name in ours {
-        headers.remove(name);
-    }
-    for name in named_by_connection(headers) {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP {
+    for name in gone {
         headers.remove(name);
     }
 }
@@ -118,14 +118,12 @@ mod tests {
             );
         }
         let identifier = Identifier::new(&Session::default()).unwrap();
-        let sent = to_engine(&headers, &identifier, None);
-        let mut lines: Vec<_> = (sent.iter())
-            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
-            .collect();
+        let mut lines = Vec::new();
+        to_engine(&headers, &identifier, None, |name, value| {
+            let value = std::str::from_utf8(value).unwrap();
+            lines.push(format!("{name}: {value}"));
+        });
         lines.sort_unstable();
-        assert_eq!(
-            lines,
-            [("cookie", "a=1; b=2"), ("x-end", "1"), ("x-end", "2")]
-        );
+        assert_eq!(lines, ["cookie: a=1; b=2", "x-end: 1", "x-end: 2"]);
     }
 }

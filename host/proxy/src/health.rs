@@ -3,10 +3,11 @@
 use crate::engines::Engine;
 use crate::settings::Health;
 use crate::site::Shared;
-use crate::upstream::{Link, Outbound};
-use http::header::{CONNECTION, HOST, HeaderValue};
+use crate::upstream::{Link, Outbound, Sending};
+use bytes::Bytes;
+use http::header::CONNECTION;
 use http::uri::PathAndQuery;
-use http::{Request, StatusCode};
+use http::{Method, StatusCode};
 use std::rc::Rc;
 use std::sync::Arc;
 use tokio::net::TcpStream;
@@ -67,16 +68,10 @@ pub(crate) async fn watch(
 
 /// A connection of its own each time: an engine that takes no new ones is not healthy.
 async fn probe(engine: &Engine, path: &PathAndQuery, stream: TcpStream) -> Option<StatusCode> {
-    let mut link = Link::new(stream).await.ok()?;
-    let mut request = Request::new(Outbound::Whole(None));
-    *request.uri_mut() = engine.uri(path);
-    let headers = request.headers_mut();
-    headers.insert(HOST, engine.authority.clone());
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    link.ask(request)
-        .await
-        .ok()
-        .map(|response| response.status())
+    let mut head = engine.head(&Method::GET, path);
+    head.line(&CONNECTION, b"close");
+    let mut request = Sending::new(head, None, Outbound::Whole(Bytes::new()));
+    Link::new(stream).status(&mut request).await.ok()
 }
 
 /// This process has no file descriptor left (ENFILE, EMFILE): that says nothing about the engine.

@@ -129,7 +129,7 @@ impl Payload {
     /// To be sent; a stream only once.
     pub(crate) fn take(&mut self) -> Option<Outbound> {
         match self {
-            Payload::Whole { bytes, .. } => Some(Outbound::whole(bytes.clone())),
+            Payload::Whole { bytes, .. } => Some(Outbound::Whole(bytes.clone())),
             Payload::Stream { read, rest } => Some(Outbound::Stream {
                 read: read.take(),
                 rest: rest.take()?,

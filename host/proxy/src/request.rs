@@ -1,28 +1,25 @@
 //! The life of a request: identify → estimate → eligible · ask · commit → dispatch → release.
 
 use crate::answer::Answer;
-use crate::arriving::Incomplete;
 use crate::estimate::Estimate;
 use crate::explain::Explained;
 use crate::flow::{Flow, Reply};
-use crate::headers;
+use crate::headers::{self, REQUEST_ID};
 use crate::identify;
 use crate::json::Scan;
 use crate::metrics::Retry;
 use crate::received::{Payload, Received};
 use crate::report::{self, Subject};
 use crate::site::{Decided, Listener, Seat, Site};
-use crate::upstream::{Broken, Inflow, Outbound, Upstream};
+use crate::upstream::{Broken, Inflow, Outbound, Sending, Upstream};
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderValue, RETRY_AFTER, TRANSFER_ENCODING};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming as Body;
 use pointsman_core::{Explicit, Incoming, Outcome, Phase, Refusal, Shared, Ticket, hash_text};
 use std::convert::Infallible;
 use std::rc::Rc;
-
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Takes a request of a client to its answer.
 pub(crate) async fn serve(
@@ -207,7 +204,7 @@ async fn dispatch(
     let rank = ticket.spec().ok_or_else(missing)?.endpoint.rank;
     let request = |body| compose(site, upstream, rank, received, id, body);
     if let Payload::Whole { bytes, .. } = payload {
-        let body = || request(Outbound::whole(bytes.clone()));
+        let body = || request(Outbound::Whole(bytes.clone()));
         if let Some(answer) = upstream.send_pooled(body).await {
             return answer.map(Sent);
         }
@@ -228,43 +225,33 @@ fn compose(
     received: &Received,
     id: &HeaderValue,
     body: Outbound,
-) -> Request<Outbound> {
+) -> Sending {
     let engine = &upstream.engine;
     let shared = &site.shared;
-    let mut headers = headers::to_engine(
+    let path = received.uri.path_and_query();
+    let slash = PathAndQuery::from_static("/");
+    let mut head = engine.head(&received.method, path.unwrap_or(&slash));
+    headers::to_engine(
         &received.headers,
         &shared.identifier,
         shared.explicit_header.as_ref(),
+        |name, value| head.line(name, value),
     );
-    headers.insert(HOST, engine.authority.clone());
-    headers.insert(REQUEST_ID, id.clone());
+    head.line(&REQUEST_ID, id.as_bytes());
     if let Some((name, value)) = engine.dialect.header(rank) {
-        headers.insert(name, value);
+        head.line(&name, value.as_bytes());
     }
     let with_rank = match &body {
-        Outbound::Whole(Some(_)) if !received.json.is_empty() => {
+        Outbound::Whole(_) if !received.json.is_empty() => {
             engine.dialect.body(&received.json, received.shape, rank)
         }
         Outbound::Whole(_) | Outbound::Stream { .. } => None,
     };
-    let body = match with_rank {
-        Some(bytes) => {
-            headers.remove(CONTENT_LENGTH);
-            Outbound::whole(bytes)
-        }
-        None => body,
-    };
-    // hyper leaves it out, and some servers then answer 411 (RFC 9110 §8.6).
-    let has_content = [Method::POST, Method::PUT, Method::PATCH].contains(&received.method);
-    if has_content && matches!(body, Outbound::Whole(None)) {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-    }
-    let path = received.uri.path_and_query().cloned();
-    let mut request = Request::new(body);
-    *request.method_mut() = received.method.clone();
-    *request.uri_mut() = engine.uri(&path.unwrap_or_else(|| PathAndQuery::from_static("/")));
-    *request.headers_mut() = headers;
-    request
+    let body = with_rank.map_or(body, Outbound::Whole);
+    // Both at once is how requests are smuggled: hyper obeyed the other one.
+    let chunked = received.headers.contains_key(TRANSFER_ENCODING);
+    let said = received.content_length().filter(|_| !chunked);
+    Sending::new(head, said, body)
 }
 
 /// What an attempt came to.
@@ -325,12 +312,9 @@ fn weigh(sent: Result<Sent, Broken>, mut ticket: Ticket, again: Again) -> Result
             again.without([target], Retry::Status);
             return Ok(Weighed::Again(Setback::Answered(Box::new(response))));
         }
-        Err(Broken::Client(error)) => {
+        Err(Broken::Client(why)) => {
             // Dropped, the ticket counts as cancelled.
-            return Err(match Incomplete::behind(&error) {
-                Some(why) => why.answer(),
-                None => Answer::body(format!("the request's body broke off: {error}")),
-            });
+            return Err(why.answer());
         }
         Err(Broken::Unreachable(error)) if is_our_want(&error) => {
             tracing::warn!(%error, "no connection to an engine: the system gives no more");

@@ -88,12 +88,13 @@ pub async fn rollback(State(admin): State<Arc<Admin>>, ConnectInfo(client): Clie
 }
 
 fn now(admin: &Admin) -> Result<Value, Refused> {
-    let status = admin.swapper()?.slot().status();
+    let swapper = admin.swapper()?;
+    let status = swapper.slot().status();
     Ok(json!({
         "generation": status.generation, "name": status.policy.name,
         "version": status.policy.version, "origin": status.origin, "digest": status.digest,
         "previous": status.previous, "paused_until_ms": status.paused_until_ms,
-        "now_ms": admin.core.now_ms(), "last": status.last, "rollbacks": status.rollbacks,
+        "now_ms": admin.core.now_ms(), "last": status.last, "rollbacks": status.rollbacks, "file": swapper.file(),
     }))
 }
 

@@ -7,7 +7,7 @@ use super::wanted::Wanted;
 use crate::policies::digest;
 use axum::http::StatusCode;
 use pointsman_runtime::{Candidate, Limits, Slot};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
 
@@ -18,6 +18,8 @@ pub struct Swapper {
     limits: Limits,
     compiler: Compiler,
     one_at_a_time: Mutex<()>,
+    /// what became of the file that is watched, in one line
+    file: std::sync::Mutex<Option<String>>,
 }
 
 /// The right to replace the policy: one has it at a time.
@@ -33,11 +35,22 @@ impl Swapper {
             limits,
             compiler: Compiler::new(folders),
             one_at_a_time: Mutex::default(),
+            file: std::sync::Mutex::default(),
         }
     }
 
     pub fn slot(&self) -> &Slot {
         &self.slot
+    }
+
+    /// What became of the file that is watched; none: nothing since the start.
+    pub fn file(&self) -> Option<String> {
+        (self.file.lock().unwrap_or_else(PoisonError::into_inner)).clone()
+    }
+
+    /// Says what became of it.
+    pub fn note_file(&self, note: String) {
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = Some(note);
     }
 
     /// The turn, if nobody has it.

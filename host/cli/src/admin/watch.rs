@@ -84,10 +84,7 @@ impl Watch {
                 seen = now;
                 match now {
                     Some(mark) => self.replace(mark, &mut refused).await,
-                    None => {
-                        let file = self.file.display();
-                        tracing::warn!(%file, "the policy's file is gone; the running policy stays");
-                    }
+                    None => self.warn("is gone"),
                 }
             }
             // Too late is as good as told.
@@ -135,44 +132,46 @@ impl Watch {
     }
 
     async fn replace(&self, mark: Mark, refused: &mut Option<Refused>) {
-        let file = self.file.display();
         if mark.bytes > MAX_WASM {
-            tracing::error!(
-                %file, bytes = mark.bytes, "the policy's file is too large; the running policy stays"
-            );
-            return;
+            return self.warn(&format!("is too large: {} bytes", mark.bytes));
         }
         let wasm = match tokio::fs::read(&self.file).await {
             Ok(wasm) => wasm,
-            Err(error) => {
-                tracing::error!(%file, %error, "the policy's file cannot be read; the running policy stays");
-                return;
-            }
+            Err(error) => return self.warn(&format!("cannot be read: {error}")),
         };
         let sha256 = digest(&wasm);
-        if sha256 == self.swapper.slot().status().digest
-            || refused.as_ref().is_some_and(|r| r.sha256 == sha256)
-        {
+        let known = (refused.as_ref()).is_some_and(|refused| refused.sha256 == sha256);
+        if known || sha256 == self.swapper.slot().status().digest {
             return;
         }
         let wanted = Wanted {
             wasm: wasm.into(),
-            origin: file.to_string(),
+            origin: self.file.display().to_string(),
             config: self.config.clone(),
             pin: self.pin.clone(),
         };
         match self.swapper.wait().await.swap(wanted).await {
             Ok(generation) => {
                 *refused = None;
+                let file = self.file.display();
                 tracing::info!(%file, sha256, generation, "policy replaced by its file");
+                let note = format!("{file} replaced the policy, as generation {generation}");
+                self.swapper.note_file(note);
             }
             Err(why) => {
-                tracing::error!(%file, sha256, %why, "the policy's file is not taken; the running policy stays");
+                self.warn(&format!("is not taken: {why}"));
                 *refused = Some(Refused {
                     file: mark.file,
                     sha256,
                 });
             }
         }
+    }
+
+    fn warn(&self, what: &str) {
+        let file = self.file.display();
+        let note = format!("{file} {what}; the running policy stays");
+        tracing::warn!("{note}");
+        self.swapper.note_file(note);
     }
 }

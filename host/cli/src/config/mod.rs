@@ -57,7 +57,8 @@ impl Default for Listen {
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     pub address: SocketAddr,
-    /// without it the admin API is off; /metrics and /healthz need none
+    /// of mode 600, with a bearer token in it; without it the admin API is off. /metrics and /healthz
+    /// need none
     pub token_file: Option<PathBuf>,
 }
 

@@ -18,7 +18,8 @@ impl Child {
     /// Starts it and waits for the line that says where it listens.
     pub async fn start(args: &[&str]) -> Result<Child> {
         let name = args.first().copied().unwrap_or_default().to_owned();
-        let this = std::env::current_exe().context("the path of this program is not known")?;
+        // Not by its path: that may have been replaced by a newer build meanwhile.
+        let this = std::path::Path::new("/proc/self/exe");
         let mut process = Command::new(this)
             .args(args)
             .env(

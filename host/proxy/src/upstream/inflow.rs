@@ -1,39 +1,57 @@
-use super::{Link, Upstream};
-use bytes::{Bytes, BytesMut};
+use super::framing::Framing;
+use super::sending::Unsent;
+use super::{Link, Malformed, Sending, Upstream};
+use crate::arriving::Incomplete;
+use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
-use std::pin::Pin;
+use http_body::{Frame, SizeHint};
+use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use thiserror::Error;
 
-/// Frames are merged up to this size: one write to the client instead of many. Nothing waits for
-/// more to come.
-const MERGE_BYTES: usize = 32 << 10;
+/// Why an answer's body does not come to its end.
+#[derive(Debug, Error)]
+pub(crate) enum Torn {
+    #[error("{0}")]
+    Malformed(#[from] Malformed),
+    #[error("{0}")]
+    Lost(#[from] io::Error),
+    /// no fault of the engine, which waits for the rest of its request
+    #[error("the client's body broke off: {0}")]
+    Client(Incomplete),
+}
 
 /// An engine's answer as it comes. Dropped before its end it closes the connection; at its end the
 /// connection goes back to the pool.
 pub(crate) struct Inflow {
-    incoming: Incoming,
-    /// none: given back
-    link: Option<Link>,
+    /// none: given back, or at its end
+    link: Option<Box<Link>>,
+    framing: Framing,
+    /// the connection can be used after it
+    stays: bool,
+    /// none: all of the request is sent
+    sending: Option<Box<Sending>>,
+    trailers: Option<Box<HeaderMap>>,
     upstream: Rc<Upstream>,
-    trailers: Option<HeaderMap>,
-    broken: Option<hyper::Error>,
 }
 
 impl Inflow {
-    pub(super) fn new(incoming: Incoming, link: Link, upstream: Rc<Upstream>) -> Inflow {
+    pub(super) fn new(
+        (framing, stays): (Framing, bool),
+        sending: Sending,
+        link: Box<Link>,
+        upstream: Rc<Upstream>,
+    ) -> Inflow {
         let mut inflow = Inflow {
-            incoming,
             link: Some(link),
-            upstream,
+            framing,
+            stays,
+            sending: (!sending.is_over()).then(|| Box::new(sending)),
             trailers: None,
-            broken: None,
+            upstream,
         };
-        if inflow.incoming.is_end_stream() {
-            inflow.give_back();
-        }
+        inflow.give_back_at_end();
         inflow
     }
 
@@ -43,101 +61,71 @@ impl Inflow {
 
     /// All data has come.
     pub(crate) fn is_over(&self) -> bool {
-        self.link.is_none()
+        self.framing.is_over()
     }
 
     /// Nothing is left to be polled.
     pub(crate) fn is_drained(&self) -> bool {
-        self.is_over() && self.trailers.is_none() && self.broken.is_none()
+        self.is_over() && self.trailers.is_none()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.framing.size_hint()
     }
 
-    /// All that is there now, merged.
+    /// All that is there now, as one.
     pub(crate) fn poll(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if let Some(error) = self.broken.take() {
-            return Poll::Ready(Some(Err(error)));
-        }
-        let mut merged = Merged::default();
-        while self.link.is_some() && merged.len() < MERGE_BYTES {
-            match self.poll_incoming(cx) {
-                Poll::Pending if merged.len() > 0 => break,
-                Poll::Ready(Some(Err(error))) if merged.len() > 0 => {
-                    self.broken = Some(error);
-                    break;
+    ) -> Poll<Option<Result<Frame<Bytes>, Torn>>> {
+        while let Some(link) = &mut self.link {
+            if let Some(sending) = &mut self.sending {
+                match link.poll_send(sending, cx) {
+                    // What the engine says still counts, if it takes no more.
+                    Poll::Pending | Poll::Ready(Err(Unsent::Lost(_))) => {}
+                    Poll::Ready(Err(Unsent::Client(why))) => return self.tear(Torn::Client(why)),
+                    Poll::Ready(Ok(())) => self.sending = None,
                 }
-                frame => match ready!(frame) {
-                    Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                    None => self.give_back(),
-                    Some(Ok(frame)) => match frame.into_data() {
-                        Ok(data) => merged.push(data),
-                        Err(frame) => self.trailers = frame.into_trailers().ok(),
+            }
+            match self.framing.take(&mut link.buf, &mut self.trailers) {
+                Ok(data) => {
+                    self.give_back_at_end();
+                    if !data.is_empty() {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                }
+                Err(why) => return self.tear(why.into()),
+            }
+            if let Some(link) = &mut self.link {
+                match ready!(link.poll_read(cx)) {
+                    Ok(0) => match self.framing.end() {
+                        Ok(()) => self.give_back_at_end(),
+                        Err(why) => return self.tear(why.into()),
                     },
-                },
+                    Ok(_) => {}
+                    Err(error) => return self.tear(error.into()),
+                }
             }
         }
-        let data = merged.take().map(Frame::data);
-        let frame = data.or_else(|| self.trailers.take().map(Frame::trailers));
-        Poll::Ready(frame.map(Ok))
+        Poll::Ready(
+            self.trailers
+                .take()
+                .map(|trailers| Ok(Frame::trailers(*trailers))),
+        )
     }
 
-    /// What is there, else what comes when the connection is driven.
-    fn poll_incoming(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let incoming = Pin::new(&mut self.incoming);
-        if let Poll::Ready(frame) = incoming.poll_frame(cx) {
-            return Poll::Ready(frame);
-        }
-        if let Some(link) = &mut self.link {
-            link.drive(cx);
-        }
-        Pin::new(&mut self.incoming).poll_frame(cx)
+    fn tear(&mut self, why: Torn) -> Poll<Option<Result<Frame<Bytes>, Torn>>> {
+        self.link = None;
+        Poll::Ready(Some(Err(why)))
     }
 
-    fn give_back(&mut self) {
-        if let Some(link) = self.link.take() {
+    fn give_back_at_end(&mut self) {
+        if self.framing.is_over()
+            && let Some(link) = self.link.take()
+            && self.stays
+            && self.sending.is_none()
+        {
             self.upstream.give_back(link);
         }
-    }
-}
-
-/// Chunks as one; the only one is not copied.
-#[derive(Default)]
-struct Merged {
-    first: Option<Bytes>,
-    more: BytesMut,
-}
-
-impl Merged {
-    fn push(&mut self, data: Bytes) {
-        if data.is_empty() {
-            return;
-        }
-        match self.first.take() {
-            None if self.more.is_empty() => self.first = Some(data),
-            None => self.more.extend_from_slice(&data),
-            Some(first) => {
-                self.more
-                    .reserve(MERGE_BYTES.min(4 * (first.len() + data.len())));
-                self.more.extend_from_slice(&first);
-                self.more.extend_from_slice(&data);
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.first.as_ref().map_or(self.more.len(), Bytes::len)
-    }
-
-    fn take(self) -> Option<Bytes> {
-        let more = || (!self.more.is_empty()).then(|| self.more.freeze());
-        self.first.or_else(more)
     }
 }

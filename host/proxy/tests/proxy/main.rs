@@ -22,3 +22,4 @@ mod ranks;
 mod retries;
 mod standing;
 mod streams;
+mod upstream;

@@ -1,6 +1,6 @@
 //! The runs as a table for the terminal.
 
-use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
+use comfy_table::presets::ASCII_MARKDOWN;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
 use super::Run;
@@ -20,8 +20,8 @@ const HEADER: [&str; 9] = [
 pub(super) fn render(runs: &[Run]) -> String {
     let mut table = Table::new();
     table
-        .load_preset(UTF8_HORIZONTAL_ONLY)
-        .set_content_arrangement(ContentArrangement::Disabled)
+        .load_preset(ASCII_MARKDOWN)
+        .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header(HEADER);
     for run in runs {
         table.add_row(cells(run));

@@ -52,15 +52,19 @@ struct Said {
 pub fn list(remote: &Remote, as_json: bool) -> Result<ExitCode> {
     let said = remote.ask(Method::GET, "policies", |request| request)?;
     said.show(as_json, |value| {
-        for policy in value["policies"].as_array().into_iter().flatten() {
-            let mark = if policy["decides"] == true { '*' } else { ' ' };
+        for policy in field(value, "policies").as_array().into_iter().flatten() {
+            let mark = if field(policy, "decides") == true {
+                '*'
+            } else {
+                ' '
+            };
             println!(
                 "{mark} {:<26}{}",
-                text(&policy["name"]),
-                text(&policy["about"])
+                text(policy, "name"),
+                text(policy, "about")
             );
         }
-        show_status(&value["now"]);
+        show_status(field(value, "now"));
     })
 }
 
@@ -84,7 +88,7 @@ pub fn swap(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
 /// Loads a policy on the host, and leaves the running one in place.
 pub fn load(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
     wanted.send("policy/load")?.show(as_json, |value| {
-        let (name, version) = (text(&value["name"]), text(&value["version"]));
+        let (name, version) = (text(value, "name"), text(value, "version"));
         println!("{name} {version} can be used there: swap it in with `pointsman policy swap`");
     })
 }
@@ -191,10 +195,10 @@ impl Said {
         } else if self.ok {
             show(&self.value);
         } else {
-            let error = &self.value["error"];
-            let (stage, cause) = (text(&error["stage"]), text(&error["cause"]));
+            let error = field(&self.value, "error");
+            let (stage, cause) = (text(error, "stage"), text(error, "cause"));
             eprintln!("pointsman: refused at stage {stage}: {cause}");
-            eprintln!("    remedy: {}", text(&error["remedy"]));
+            eprintln!("    remedy: {}", text(error, "remedy"));
         }
         Ok(if self.ok {
             ExitCode::SUCCESS
@@ -205,25 +209,34 @@ impl Said {
 }
 
 fn show_status(value: &Value) {
-    let (name, version) = (text(&value["name"]), text(&value["version"]));
+    let (name, version) = (text(value, "name"), text(value, "version"));
     println!(
         "{name} {version} decides, generation {}",
-        value["generation"]
+        field(value, "generation")
     );
-    println!("    from      {}", text(&value["origin"]));
-    println!("    sha256    {}", text(&value["digest"]));
+    println!("    from      {}", text(value, "origin"));
+    println!("    sha256    {}", text(value, "digest"));
     println!(
         "    before    {}",
-        value["previous"].as_str().unwrap_or("none")
+        field(value, "previous").as_str().unwrap_or("none")
     );
-    println!("    last      {}", text(&value["last"]));
-    if let (Some(until), Some(now)) = (value["paused_until_ms"].as_u64(), value["now_ms"].as_u64())
-    {
+    println!("    last      {}", text(value, "last"));
+    if let Some(file) = field(value, "file").as_str() {
+        println!("    file      {file}");
+    }
+    if let (Some(until), Some(now)) = (
+        field(value, "paused_until_ms").as_u64(),
+        field(value, "now_ms").as_u64(),
+    ) {
         let left = until.saturating_sub(now);
         println!("    paused    the fallback decides for {left} ms more");
     }
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
+fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    field(value, name).as_str().unwrap_or("?")
 }

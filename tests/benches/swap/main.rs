@@ -1,0 +1,189 @@
+//! What replacing the policy costs the requests: 64 clients at a fixed rate and 16 open streams through
+//! the real binary; seconds with four replacements each and seconds without in turn. The code is warm.
+//!
+//! Prints JSON: the 99th percentile of a chat in both kinds of seconds and their ratio, and the time
+//! from sending a command until the head of the first answer under the new policy, with the engine's
+//! own time in it.
+
+#![allow(
+    missing_docs,
+    clippy::indexing_slicing,
+    dead_code,
+    reason = "a bench that shares the test's operator"
+)]
+
+#[path = "../../tests/swap/operated.rs"]
+mod operated;
+
+use anyhow::{Context, Result, ensure};
+use operated::Operated;
+use pointsman_tests::Engine;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::{interval, interval_at};
+
+const CLIENTS: usize = 64;
+const STREAMS: usize = 16;
+/// Of one client's requests.
+const EVERY: Duration = Duration::from_millis(40);
+/// Of each kind.
+const WINDOWS: u64 = 10;
+const SWAPS: u32 = 4;
+
+/// Times of chats, in ms, without and with replacements.
+#[derive(Default)]
+struct Times([std::sync::Mutex<Vec<f64>>; 2]);
+
+struct Shared {
+    host: Operated,
+    stop: AtomicBool,
+    /// 0 without, 1 with
+    kind: AtomicU64,
+    times: Times,
+}
+
+fn main() -> Result<()> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?
+        .block_on(bench())
+}
+
+async fn bench() -> Result<()> {
+    let a = Engine::start("a", 8).await?;
+    let host = Operated::start("session-affinity", &[&a]).await?;
+    for name in ["parent-affinity", "session-affinity"] {
+        host.swap(name).await?.ok()?;
+    }
+    let shared = Arc::new(Shared {
+        host,
+        stop: AtomicBool::new(false),
+        kind: AtomicU64::new(0),
+        times: Times::default(),
+    });
+    let (last, mut seen) = watch::channel((String::new(), Instant::now()));
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..CLIENTS {
+        tasks.spawn(chats(shared.clone(), n, last.clone()));
+    }
+    for n in 0..STREAMS {
+        tasks.spawn(streams(shared.clone(), n));
+    }
+    let mut first = Vec::new();
+    let mut names = ["parent-affinity", "session-affinity"].into_iter().cycle();
+    let mut second = interval(Duration::from_secs(1));
+    second.tick().await;
+    second.tick().await;
+    for _ in 0..WINDOWS {
+        shared.kind.store(0, Relaxed);
+        second.tick().await;
+        shared.kind.store(1, Relaxed);
+        let mut turn = interval(Duration::from_secs(1) / SWAPS);
+        for name in names.by_ref().take(SWAPS as usize) {
+            turn.tick().await;
+            let began = Instant::now();
+            shared.host.swap(name).await?.ok()?;
+            let at = seen.wait_for(|(policy, _)| policy == name).await?.1;
+            first.push(at.duration_since(began).as_secs_f64() * 1e3);
+        }
+        second.tick().await;
+    }
+    shared.stop.store(true, Relaxed);
+    while let Some(ended) = tasks.join_next().await {
+        ended??;
+    }
+    let p99 = |kind: usize| -> Result<f64> {
+        let times = shared.times.0.get(kind).context("kind")?.lock();
+        percentile(
+            &mut times.map_err(|_| anyhow::anyhow!("a client panicked"))?,
+            0.99,
+        )
+    };
+    let (without, with) = (p99(0)?, p99(1)?);
+    println!(
+        "{}",
+        json!({
+            "bench": "swap", "clients": CLIENTS, "streams": STREAMS, "swaps": first.len(),
+            "failed_requests": 0,
+            "chat_p99_ms": { "without": without, "with": with, "ratio": with / without },
+            "command_to_first_decision_ms": {
+                "p50": percentile(&mut first, 0.5)?, "max": percentile(&mut first, 1.0)?,
+            },
+        })
+    );
+    Ok(())
+}
+
+async fn chats(
+    shared: Arc<Shared>,
+    n: usize,
+    last: watch::Sender<(String, Instant)>,
+) -> Result<()> {
+    let mut turn = interval_at(later(n, CLIENTS), EVERY);
+    let session = format!("chat-{n}");
+    while !shared.stop.load(Relaxed) {
+        turn.tick().await;
+        let kind = usize::try_from(shared.kind.load(Relaxed))?;
+        let began = Instant::now();
+        let response = shared.host.host.request(&session, "hello").send().await?;
+        let head = Instant::now();
+        ensure!(response.status() == 200, "status {}", response.status());
+        let policy = response.headers().get("x-pointsman-policy");
+        let policy = policy.context("no policy")?.to_str()?.to_owned();
+        last.send_replace((policy, head));
+        response.bytes().await?;
+        let took = began.elapsed().as_secs_f64() * 1e3;
+        let times = shared.times.0.get(kind).context("kind")?.lock();
+        times
+            .map_err(|_| anyhow::anyhow!("a client panicked"))?
+            .push(took);
+    }
+    Ok(())
+}
+
+async fn streams(shared: Arc<Shared>, n: usize) -> Result<()> {
+    let body = json!({
+        "model": "demo", "max_tokens": 200, "stream": true,
+        "messages": [{ "role": "user", "content": "hello" }],
+    });
+    let session = format!("stream-{n}");
+    let mut turn = interval_at(later(n, STREAMS), EVERY);
+    while !shared.stop.load(Relaxed) {
+        turn.tick().await;
+        let response = shared
+            .host
+            .host
+            .request_with(&session, &body)
+            .send()
+            .await?;
+        let text = response.text().await?;
+        ensure!(
+            text.trim_end().ends_with("data: [DONE]"),
+            "a stream broke: {text}"
+        );
+    }
+    Ok(())
+}
+
+/// Clients do not come all at once.
+fn later(n: usize, of: usize) -> tokio::time::Instant {
+    let part = u32::try_from(n).unwrap_or(0);
+    tokio::time::Instant::now() + EVERY * part / u32::try_from(of).unwrap_or(1)
+}
+
+fn percentile(times: &mut [f64], share: f64) -> Result<f64> {
+    times.sort_by(f64::total_cmp);
+    let last = times.len().saturating_sub(1);
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a place in a short list"
+    )]
+    let at = (last as f64 * share).round() as usize;
+    times.get(at).copied().context("nothing was measured")
+}
