@@ -1,5 +1,7 @@
 //! Compiled code is kept, shared, and never trusted beyond what can be checked.
 
+#![allow(clippy::unwrap_used, reason = "a test's helper fails the test")]
+
 use pointsman_runtime::CodeCache;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};

@@ -15,7 +15,7 @@ mod wrk;
 use anyhow::{Context, Result, bail};
 use peer::Peer;
 use serde_json::{Map, Value, json};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use upstream::Shape;
 
@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn measure(shape: Shape, seconds: u32, folder: &PathBuf) -> Result<Vec<Row>> {
+fn measure(shape: Shape, seconds: u32, folder: &Path) -> Result<Vec<Row>> {
     let upstreams = [upstream::start(shape)?, upstream::start(shape)?];
     let ports = [upstreams[0].port, upstreams[1].port];
     let peers: Vec<Peer> = [Peer::pointsman, Peer::nginx, Peer::haproxy]

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn free_port() -> Result<u16> {
 
 impl Peer {
     /// Ours: one thread, session affinity.
-    pub fn pointsman(upstreams: [u16; 2], folder: &PathBuf) -> Result<Peer> {
+    pub fn pointsman(upstreams: [u16; 2], folder: &Path) -> Result<Peer> {
         let [a, b] = upstreams;
         let config = format!(
             "[listen]\naddress = \"127.0.0.1:0\"\nthreads = 1\n[admin]\naddress = \"127.0.0.1:0\"\n\
@@ -67,7 +67,7 @@ impl Peer {
     }
 
     /// One worker, consistent hash of the session, kept-alive upstreams, no buffering.
-    pub fn nginx(upstreams: [u16; 2], folder: &PathBuf) -> Result<Peer> {
+    pub fn nginx(upstreams: [u16; 2], folder: &Path) -> Result<Peer> {
         let [a, b] = upstreams;
         let port = free_port()?;
         let home = folder.join("nginx");
@@ -93,7 +93,7 @@ impl Peer {
     }
 
     /// One thread, consistent hash of the session, kept-alive upstreams, streams passed at once.
-    pub fn haproxy(upstreams: [u16; 2], folder: &PathBuf) -> Result<Peer> {
+    pub fn haproxy(upstreams: [u16; 2], folder: &Path) -> Result<Peer> {
         let [a, b] = upstreams;
         let port = free_port()?;
         let config = format!(
