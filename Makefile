@@ -47,6 +47,7 @@ bench: build
 	@command -v wrk nginx haproxy >/dev/null || apt-get install -y --no-install-recommends wrk nginx haproxy
 	$(CARGO) bench --workspace --bench decision | tee target/bench/decision.json
 	$(CARGO) bench --workspace --bench data_plane
+	$(CARGO) bench --workspace --bench swap | tee target/bench/swap.json
 
 clean:
 	$(CARGO) clean

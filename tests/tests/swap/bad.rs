@@ -1,6 +1,6 @@
 //! Policies that must not decide, or not for long.
 
-use crate::operated::{Operated, Said};
+use crate::operated::{Operated, Said, another};
 use crate::traffic::Traffic;
 use anyhow::Result;
 use pointsman_tests::{Engine, guest};
@@ -93,5 +93,40 @@ async fn a_policy_that_panics_is_taken_out_by_itself_and_no_client_notices() -> 
     traffic.more(32).await?;
     let seen = traffic.stop().await?;
     assert!(seen.policies.contains_key("guest"), "{seen:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_a_policy_does_wrong_it_is_taken_out_by_itself_and_no_client_notices() -> Result<()>
+{
+    let a = Engine::start("a", 4).await?;
+    let host = Arc::new(Operated::start("session-affinity", &[&a]).await?);
+    let traffic = Traffic::start(&host, 32, 4, false);
+    let all = [
+        ("spin", "within its time limit"),
+        ("balloon", "memory"),
+        ("deep-stack", "the policy trapped"),
+        ("no-target", "breaks the contract"),
+        ("no-reason", "breaks the contract"),
+        ("bad-status", "breaks the contract"),
+        ("bind-parent", "breaks the contract"),
+    ];
+    for ((does, why), n) in all.into_iter().zip(1..) {
+        let config = format!("{{\"does\":\"{does}\"}}");
+        // A file of its own: what was taken out may not come back at once.
+        let said = host.upload(another(&guest("guest"), n)?, &config).await?;
+        assert_eq!(said.ok()?["name"], "guest", "{does}");
+        let status = host.status_until(|status| status["rollbacks"] == n).await?;
+        assert_eq!(status["name"], "session-affinity", "{does}");
+        let last = status["last"].as_str().unwrap_or_default();
+        println!("{last}");
+        assert!(
+            last.starts_with("rolled back from sent.wasm"),
+            "{does}: {last}"
+        );
+        assert!(last.contains(why) && !last.contains('\n'), "{does}: {last}");
+        traffic.more(32).await?;
+    }
+    traffic.stop().await?;
     Ok(())
 }

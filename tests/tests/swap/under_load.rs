@@ -1,6 +1,6 @@
 //! Replacements that no client notices.
 
-use crate::operated::Operated;
+use crate::operated::{Operated, another};
 use crate::traffic::Traffic;
 use anyhow::{Result, ensure};
 use futures_util::future::try_join_all;
@@ -9,13 +9,6 @@ use serde_json::json;
 use std::sync::Arc;
 
 const TWO: [&str; 2] = ["parent-affinity", "session-affinity"];
-
-/// The same policy in another file: a custom section at its end, so that nobody has its code yet.
-fn renamed(name: &str, number: u8) -> Result<Vec<u8>> {
-    let mut wasm = std::fs::read(policy(name))?;
-    wasm.extend([0, 3, 1, b'n', number]);
-    Ok(wasm)
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_five_replacements_disturb_no_request_no_stream_and_no_session() -> Result<()> {
@@ -50,7 +43,7 @@ async fn twenty_five_replacements_disturb_no_request_no_stream_and_no_session() 
         traffic.more(64).await?;
     }
     for (n, name) in (22..27).zip(TWO.iter().cycle()) {
-        let now = host.upload(renamed(name, n)?, "{}").await?.ok()?;
+        let now = host.upload(another(&policy(name), n)?, "{}").await?.ok()?;
         traffic.swapped();
         assert_eq!(
             (&now["name"], &now["generation"]),

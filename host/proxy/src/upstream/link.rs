@@ -3,11 +3,14 @@ use super::sending::Unsent;
 use super::{Broken, Malformed, Sending};
 use bytes::BytesMut;
 use http::StatusCode;
+use std::future::Future;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::time::{Sleep, sleep};
 
 /// What is read at once, at first. A connection that gives more reads more.
 const READ_BYTES: usize = 16 << 10;
@@ -32,15 +35,24 @@ impl Link {
         }
     }
 
-    /// Sends a request, and waits for the head of the answer.
-    pub(super) async fn ask(&mut self, sending: &mut Sending) -> Result<Answer, Broken> {
+    /// Sends a request, and waits for the head of the answer: at most `limit` (0: without end) in which
+    /// it is the engine that is waited for, not the client.
+    pub(super) async fn ask(
+        &mut self,
+        sending: &mut Sending,
+        limit: Duration,
+    ) -> Result<Answer, Broken> {
         let mut asking = Asking::default();
-        std::future::poll_fn(|cx| asking.poll(self, sending, cx)).await
+        std::future::poll_fn(|cx| match asking.poll(self, sending, cx) {
+            Poll::Pending => asking.poll_patience(sending, limit, cx),
+            answer => answer,
+        })
+        .await
     }
 
     /// As [`Link::ask`], for those whom the rest does not concern.
     pub(crate) async fn status(&mut self, sending: &mut Sending) -> Result<StatusCode, Broken> {
-        let answer = self.ask(sending).await?;
+        let answer = self.ask(sending, Duration::ZERO).await?;
         Ok(answer.response.status())
     }
 
@@ -87,6 +99,8 @@ struct Asking {
     lost: Option<io::Error>,
     sent: bool,
     heard: bool,
+    /// for the engine
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
 impl Asking {
@@ -130,6 +144,26 @@ impl Asking {
                 }
             }
         }
+    }
+
+    fn poll_patience(
+        &mut self,
+        sending: &Sending,
+        limit: Duration,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Answer, Broken>> {
+        if limit.is_zero() {
+            return Poll::Pending;
+        }
+        if sending.waits_for_client() {
+            self.patience = None;
+            return Poll::Pending;
+        }
+        let patience = self.patience.get_or_insert_with(|| Box::pin(sleep(limit)));
+        patience
+            .as_mut()
+            .poll(cx)
+            .map(|()| Err(Broken::TooLate(limit)))
     }
 
     fn ended(&mut self, error: Option<io::Error>) -> Broken {

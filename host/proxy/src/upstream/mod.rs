@@ -136,18 +136,11 @@ impl Upstream {
         mut link: Box<Link>,
         mut request: Sending,
     ) -> Result<Response<Inflow>, Broken> {
-        let asked = link.ask(&mut request);
-        let answer = if self.head_limit.is_zero() {
-            asked.await
-        } else {
-            (tokio::time::timeout(self.head_limit, asked).await)
-                .map_err(|_| Broken::TooLate(self.head_limit))?
-        };
         let Answer {
             response,
             framing,
             stays,
-        } = answer?;
+        } = link.ask(&mut request, self.head_limit).await?;
         let inflow = Inflow::new((framing, stays), request, link, self.clone());
         Ok(response.map(|()| inflow))
     }

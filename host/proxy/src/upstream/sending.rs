@@ -101,6 +101,11 @@ impl Sending {
         sending
     }
 
+    /// Nothing can be sent before the client gives more of it.
+    pub(super) fn waits_for_client(&self) -> bool {
+        matches!(self.rest, Rest::Length(..) | Rest::Chunked(_)) && !self.has_more()
+    }
+
     /// All that will be sent is sent.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.rest, Rest::Nothing) && !self.has_more()

@@ -235,3 +235,32 @@ async fn an_engine_that_does_not_begin_to_answer_in_time_is_left() {
     );
     rig.drained().await;
 }
+
+#[tokio::test]
+async fn a_client_that_owes_its_body_is_not_counted_against_the_engine() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let engine = Engine::start(|_| std::future::pending()).await;
+    let rig = (Rig::new().endpoint("a", &engine))
+        .with(|settings| {
+            settings.timeouts.first_byte = std::time::Duration::from_millis(20);
+            settings.timeouts.client = std::time::Duration::from_millis(200);
+            settings.pools[0].breaker.failures = 1;
+        })
+        .start();
+    let mut stream = tokio::net::TcpStream::connect(rig.address).await.unwrap();
+    let half = b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: 50\r\n\r\nhalf";
+    stream.write_all(half).await.unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(
+        &answer,
+        b"HTTP/1.1 408",
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    rig.drained().await;
+    assert!(
+        rig.core.fleet.snapshot().standing(0).unwrap().closed,
+        "its breaker"
+    );
+}
