@@ -155,3 +155,13 @@ fn the_operator_may_go_back_and_forth() -> Result<()> {
     assert_eq!(rig.slot.status().origin, "log-flood");
     Ok(())
 }
+
+#[test]
+fn a_bad_policy_that_is_swapped_in_twice_does_not_push_the_good_one_out() -> Result<()> {
+    let rig = Rig::new("first")?;
+    rig.swap("panic")?;
+    rig.swap("panic")?;
+    rig.fails(5);
+    assert_eq!(rig.slot.status().origin, "first");
+    Ok(())
+}

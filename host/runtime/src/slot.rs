@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
-/// Digests whose bans are remembered; the table is emptied beyond.
+/// Policies whose bans are remembered; the table is emptied beyond.
 const MAX_BANS: usize = 256;
 
 /// A policy, and where it is from.
@@ -31,6 +31,13 @@ pub struct Candidate {
     pub origin: String,
     /// SHA-256 of its `.wasm`, in hexadecimal
     pub digest: String,
+}
+
+impl Candidate {
+    /// What tells it from others: another configuration may mend a policy that fails.
+    fn key(&self) -> String {
+        format!("{} {}", self.digest, self.prepared.config)
+    }
 }
 
 /// When a failing policy is taken out.
@@ -161,7 +168,7 @@ impl Slot {
     pub fn swap(&self, next: Candidate) -> Result<u64, SwapError> {
         let mut history = self.history();
         let now = self.core.now_ms();
-        if let Some(ban) = history.bans.get(&next.digest)
+        if let Some(ban) = history.bans.get(&next.key())
             && now < ban.until_ms
         {
             return Err(SwapError::Banned {
@@ -171,7 +178,10 @@ impl Slot {
         }
         history.last = format!("replaced by {}", next.origin);
         let before = std::mem::replace(&mut history.now, next);
-        history.previous = Some(before);
+        // The same once more leaves nothing new to go back to.
+        if before.key() != history.now.key() {
+            history.previous = Some(before);
+        }
         Ok(self.publish(&mut history))
     }
 
@@ -219,19 +229,19 @@ impl Slot {
     /// Too many failures: out with it.
     fn take_out(&self, history: &mut History, failure: &Failure) {
         let now = self.core.now_ms();
-        let digest = history.now.digest.clone();
-        if history.bans.len() >= MAX_BANS && !history.bans.contains_key(&digest) {
+        let key = history.now.key();
+        if history.bans.len() >= MAX_BANS && !history.bans.contains_key(&key) {
             history.bans.clear();
         }
         let longest = self.protection.longest_pause_ms;
         // Good for as long as the longest pause: what was before is forgiven.
-        let pause_ms = (history.bans.get(&digest))
+        let pause_ms = (history.bans.get(&key))
             .filter(|ban| now < ban.until_ms.saturating_add(longest))
             .map_or(self.protection.pause_ms, |ban| {
                 ban.pause_ms.saturating_mul(2).min(longest)
             });
         let until_ms = now.saturating_add(pause_ms);
-        history.bans.insert(digest, Ban { until_ms, pause_ms });
+        history.bans.insert(key, Ban { until_ms, pause_ms });
         history.rollbacks += 1;
         let failed = history.now.origin.clone();
         match history.previous.take() {
