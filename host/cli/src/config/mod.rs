@@ -176,6 +176,15 @@ pub enum WhenFull {
     Reject,
 }
 
+impl From<WhenFull> for pointsman_core::WhenFull {
+    fn from(when: WhenFull) -> Self {
+        match when {
+            WhenFull::Place => pointsman_core::WhenFull::PlaceUnbound,
+            WhenFull::Reject => pointsman_core::WhenFull::Reject,
+        }
+    }
+}
+
 /// Bounds of the data plane; what is not given keeps the proxy's default. Sizes are in bytes, numbers
 /// are for one thread, durations are texts such as "2s".
 #[derive(Debug, Default, Deserialize)]
@@ -252,6 +261,16 @@ pub enum Role {
     Serve,
     Prefill,
     Decode,
+}
+
+impl From<Role> for pointsman_core::Phase {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Serve => pointsman_core::Phase::Serve,
+            Role::Prefill => pointsman_core::Phase::Prefill,
+            Role::Decode => pointsman_core::Phase::Decode,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

@@ -1,6 +1,6 @@
 //! From the file to the parts: checks what a type cannot say, and fills the proxy's settings.
 
-use super::{Config, Dialect, Fallback, Limits, Pool, Role, WhenFull};
+use super::{Config, Dialect, Fallback, Limits, Pool, Role};
 use anyhow::{Context, Result, bail, ensure};
 use pointsman_proxy as proxy;
 use std::collections::{BTreeSet, HashSet};
@@ -97,10 +97,7 @@ impl Config {
         pointsman_core::Limits {
             max: self.bindings.max,
             ttl_ms: millis(self.bindings.ttl),
-            when_full: match self.bindings.when_full {
-                WhenFull::Place => pointsman_core::WhenFull::PlaceUnbound,
-                WhenFull::Reject => pointsman_core::WhenFull::Reject,
-            },
+            when_full: self.bindings.when_full.into(),
         }
     }
 
@@ -288,11 +285,7 @@ impl Pool {
     fn settings(&self) -> proxy::Pool {
         proxy::Pool {
             name: self.name.clone(),
-            role: match self.role {
-                Role::Serve => pointsman_core::Phase::Serve,
-                Role::Prefill => pointsman_core::Phase::Prefill,
-                Role::Decode => pointsman_core::Phase::Decode,
-            },
+            role: self.role.into(),
             dialect: match self.dialect {
                 Dialect::Vllm => proxy::Dialect::Vllm,
                 Dialect::Sglang => proxy::Dialect::Sglang,

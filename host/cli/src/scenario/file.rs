@@ -1,5 +1,6 @@
 //! The scenario file.
 
+use crate::config::{Role, WhenFull};
 use anyhow::{Context, Result};
 use serde::Deserialize;
 use std::path::Path;
@@ -46,14 +47,6 @@ impl Default for Bindings {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum WhenFull {
-    #[default]
-    PlaceUnbound,
-    Reject,
-}
-
 /// What happens at one step; several things happen in the order of the fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -91,7 +84,7 @@ pub struct Send {
     pub shared: u32,
     pub explicit: Option<String>,
     #[serde(default)]
-    pub phase: Phase,
+    pub phase: Role,
     #[serde(default = "model")]
     pub model: String,
 }
@@ -104,25 +97,6 @@ impl Send {
 
 fn model() -> String {
     "m".to_owned()
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Phase {
-    #[default]
-    Serve,
-    Prefill,
-    Decode,
-}
-
-impl From<Phase> for pointsman_core::Phase {
-    fn from(phase: Phase) -> Self {
-        match phase {
-            Phase::Serve => pointsman_core::Phase::Serve,
-            Phase::Prefill => pointsman_core::Phase::Prefill,
-            Phase::Decode => pointsman_core::Phase::Decode,
-        }
-    }
 }
 
 /// What the decision of `send` must be; each part is optional.
@@ -173,7 +147,7 @@ pub struct Bound {
     pub siblings: Option<String>,
     pub target: String,
     #[serde(default)]
-    pub phase: Phase,
+    pub phase: Role,
     #[serde(default = "model")]
     pub model: String,
 }

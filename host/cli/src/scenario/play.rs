@@ -1,6 +1,6 @@
 //! Plays a scenario: its steps drive the host's own state machines.
 
-use super::file::{Bound, Check, Expect, Load, Scenario, Send, Step, WhenFull};
+use super::file::{Bound, Check, Expect, Load, Scenario, Send, Step};
 use crate::policies::Decider;
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::{
@@ -87,10 +87,7 @@ impl<'a> Stage<'a> {
         let limits = Limits {
             max: scenario.bindings.max,
             ttl_ms: scenario.bindings.ttl_ms,
-            when_full: match scenario.bindings.when_full {
-                WhenFull::PlaceUnbound => pointsman_core::WhenFull::PlaceUnbound,
-                WhenFull::Reject => pointsman_core::WhenFull::Reject,
-            },
+            when_full: scenario.bindings.when_full.into(),
         };
         if limits.max == 0 {
             bail!("bindings.max = 0: wanted at least 1");
