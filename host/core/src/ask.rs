@@ -132,10 +132,7 @@ impl Ask {
             let identity = declared.has(key).then(|| incoming.identity(key))??;
             Some(scope.key(key, identity))
         });
-        let (mut ran_on, mut known) = match incoming.shared {
-            Shared::Given(tokens) => (None, tokens),
-            Shared::Chain(_) => (None, 0),
-        };
+        let (mut ran_on, mut shared) = (None, incoming.shared.tokens(None));
         let mut ask = Ask {
             now: worker.core.now_ms(),
             worker: worker.clone(),
@@ -164,17 +161,11 @@ impl Ask {
         };
         ask.request.owner = ask.see(Key::Session, |entry| {
             let prompt = entry.prompt();
-            (ran_on, known) = (
-                prompt.map(|prompt| prompt.ran_on),
-                match (&incoming.shared, prompt) {
-                    (Shared::Given(tokens), _) => *tokens,
-                    (Shared::Chain(chain), Some(prompt)) => chain.shared_with(prompt),
-                    (Shared::Chain(_), None) => 0,
-                },
-            );
+            ran_on = prompt.map(|prompt| prompt.ran_on);
+            shared = incoming.shared.tokens(prompt);
         });
         ask.ran_on = ran_on;
-        ask.request.shared_tokens = known.min(incoming.prompt_tokens);
+        ask.request.shared_tokens = shared.min(incoming.prompt_tokens);
         ask
     }
 

@@ -112,6 +112,17 @@ pub enum Shared {
     Chain(Chain),
 }
 
+impl Shared {
+    /// Tokens in common with the session's previous prompt, where one is remembered.
+    pub(crate) fn tokens(&self, before: Option<&Prompt>) -> u32 {
+        match (self, before) {
+            (Shared::Given(tokens), _) => *tokens,
+            (Shared::Chain(chain), Some(before)) => chain.shared_with(before),
+            (Shared::Chain(_), None) => 0,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
