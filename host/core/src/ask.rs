@@ -4,21 +4,27 @@ use crate::core::{LocalFleet, Worker};
 use crate::entry::Entry;
 use crate::hash::Scope;
 use crate::kernel::Field;
+use crate::moment::Read;
 use crate::prompt::Shared;
 use crate::types::{
     Binding, Choice, Endpoint, Key, Load, Phase, Request, Sums, Table, Target, Tie, Weights,
 };
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// The raw request, for `interface facts`.
-pub trait Facts {
+pub trait Facts: Send + Sync {
     /// A header's value; none: absent, or not UTF-8.
     fn header(&self, name: &str) -> Option<String>;
     /// A value in the JSON body: strings as they are, everything else as JSON text.
     fn body(&self, pointer: &str) -> Option<String>;
     /// The most tokens the client wants back.
     fn max_output_tokens(&self) -> Option<u32>;
+    /// Bytes that it keeps in memory.
+    fn held_bytes(&self) -> usize {
+        0
+    }
 }
 
 /// A target that the client names.
@@ -61,7 +67,16 @@ pub struct Incoming {
     /// targets that failed this request
     pub tried: Vec<Target>,
     /// the raw request
-    pub facts: Option<Rc<dyn Facts>>,
+    pub facts: Option<Arc<dyn Facts>>,
+}
+
+impl std::fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Incoming")
+            .field("seed", &self.seed)
+            .field("session", &self.session)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Incoming {
@@ -85,7 +100,7 @@ impl Default for Incoming {
 }
 
 impl Incoming {
-    fn identity(&self, key: Key) -> Option<u64> {
+    pub(crate) fn identity(&self, key: Key) -> Option<u64> {
         match key {
             Key::Session => self.session,
             Key::Siblings | Key::Parent => self.parent,
@@ -113,7 +128,9 @@ pub struct Ask {
     pub(crate) ran_on: Option<Target>,
     pub(crate) now: u64,
     tried: Vec<Target>,
-    facts: Option<Rc<dyn Facts>>,
+    facts: Option<Arc<dyn Facts>>,
+    /// what the policy reads; none: it is not kept
+    tape: Option<Box<RefCell<Read>>>,
 }
 
 impl std::fmt::Debug for Ask {
@@ -158,6 +175,7 @@ impl Ask {
             ran_on: None,
             tried: incoming.tried.clone(),
             facts: incoming.facts.clone(),
+            tape: None,
         };
         ask.request.owner = ask.see(Key::Session, |entry| {
             let prompt = entry.prompt();
@@ -167,6 +185,23 @@ impl Ask {
         ask.ran_on = ran_on;
         ask.request.shared_tokens = shared.min(incoming.prompt_tokens);
         ask
+    }
+
+    /// Keeps what the policy reads.
+    pub(crate) fn taped(mut self) -> Ask {
+        self.tape = Some(Box::default());
+        self
+    }
+
+    /// What it has read since.
+    pub(crate) fn read(&self) -> Read {
+        (self.tape.as_ref()).map_or_else(Read::default, |tape| tape.take())
+    }
+
+    fn keep(&self, what: impl FnOnce(&mut Read)) {
+        if let Some(tape) = &self.tape {
+            what(&mut tape.borrow_mut());
+        }
     }
 
     /// The record for `route`.
@@ -285,17 +320,23 @@ impl Ask {
 
     /// The next number of a lane.
     pub fn ticket(&self, lane: u32) -> u64 {
-        self.worker.cells.ticket(lane)
+        let ticket = self.worker.cells.ticket(lane);
+        self.keep(|read| read.lane(lane, ticket));
+        ticket
     }
 
     /// What a cell holds.
     pub fn get(&self, cell: u64) -> u64 {
-        self.worker.cells.get(cell)
+        let number = self.worker.cells.get(cell);
+        self.keep(|read| read.cell(cell, number));
+        number
     }
 
     /// Sets a cell if it holds `expected`; returns what it held.
     pub fn swap(&self, cell: u64, expected: u64, new: u64) -> u64 {
-        self.worker.cells.swap(cell, expected, new)
+        let was = self.worker.cells.swap(cell, expected, new);
+        self.keep(|read| read.cell(cell, was));
+        was
     }
 
     /// The time of this decision, in ms.
@@ -303,8 +344,22 @@ impl Ask {
         self.now
     }
 
-    /// The raw request.
-    pub fn facts(&self) -> Option<&dyn Facts> {
-        self.facts.as_deref()
+    /// See [`Facts::header`].
+    pub fn header(&self, name: &str) -> Option<String> {
+        let value = self.facts.as_ref().and_then(|facts| facts.header(name));
+        self.keep(|read| read.header(name, value.as_deref()));
+        value
+    }
+
+    /// See [`Facts::body`].
+    pub fn body(&self, pointer: &str) -> Option<String> {
+        let value = self.facts.as_ref().and_then(|facts| facts.body(pointer));
+        self.keep(|read| read.body(pointer, value.as_deref()));
+        value
+    }
+
+    /// See [`Facts::max_output_tokens`].
+    pub fn max_output_tokens(&self) -> Option<u32> {
+        self.facts.as_ref()?.max_output_tokens()
     }
 }

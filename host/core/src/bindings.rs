@@ -3,11 +3,13 @@
 //! A table of at most [`ONE_SHARD`] bindings is one shard, so that eviction takes exactly the least
 //! recently used; larger ones are spread, and evict the least recently used of a shard.
 
-use crate::entry::{After, End, Entry};
+use crate::entry::{After, End, Entry, Held};
 use crate::fleet::Fleet;
+use crate::prompt::Prompt;
 use crate::shard::Shard;
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Mutex, MutexGuard};
+use crate::types::Target;
 use smallvec::SmallVec;
 use std::sync::{PoisonError, TryLockError};
 
@@ -45,6 +47,17 @@ impl Default for Limits {
     }
 }
 
+/// A binding that is there from the start.
+#[derive(Clone, Debug)]
+pub(crate) struct Put {
+    pub(crate) target: Target,
+    /// that nobody holds
+    pub(crate) leases: u32,
+    pub(crate) session: bool,
+    pub(crate) idle_until: u64,
+    pub(crate) prompt: Option<Prompt>,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Bindings {
@@ -76,6 +89,55 @@ impl Bindings {
     /// The bounds.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Puts a confirmed binding into the table, unless there is one.
+    pub(crate) fn put(&self, key: u64, put: Put) {
+        let mut locked = self.lock([key]);
+        let Some(shard) = locked.shard(key) else {
+            return;
+        };
+        if shard.get_mut(key).is_some() {
+            return;
+        }
+        let held = Held {
+            leases: put.leases,
+            confirmed: true,
+            ..Held::new(put.target, shard.revision(), put.session)
+        };
+        shard.insert(key, held);
+        if let (Some(prompt), Some(entry)) = (put.prompt, shard.get_mut(key)) {
+            entry.ran(prompt);
+        }
+        shard.settle(key, put.idle_until);
+        self.count.fetch_add(1, Relaxed);
+    }
+
+    /// Puts what is bound here into another table, idle; a request in flight is not known there.
+    pub(crate) fn copy_to(&self, other: &Bindings, now: u64, fleet: &Fleet) {
+        let fresh = now.saturating_add(self.limits.ttl_ms);
+        for shard in &self.shards {
+            let all: Vec<(u64, Put)> = (lock(shard).entries())
+                .filter(|entry| !entry.expired(now))
+                .map(|entry| {
+                    let leased = entry.held.leases > 0;
+                    let put = Put {
+                        target: entry.held.target,
+                        leases: 0,
+                        session: entry.held.session,
+                        idle_until: if leased { fresh } else { entry.idle_until },
+                        prompt: entry.prompt().cloned(),
+                    };
+                    (entry.key, put)
+                })
+                .collect();
+            for (key, put) in all {
+                if put.session {
+                    fleet.session_bound(put.target);
+                }
+                other.put(key, put);
+            }
+        }
     }
 
     pub(crate) fn shard_of(&self, key: u64) -> usize {

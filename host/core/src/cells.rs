@@ -61,6 +61,22 @@ impl Cells {
         }
     }
 
+    /// Sets lanes to their next ticket, and cells.
+    pub(crate) fn put(&self, lanes: &[(u32, u64)], cells: &[(u64, u64)]) {
+        for &(lane, next) in lanes {
+            match self.lanes.get(lane as usize) {
+                Some(lane) => lane.store(next, Relaxed),
+                None => drop(self.change(Kind::Lane, u64::from(lane), |_| Some(next))),
+            }
+        }
+        for &(cell, number) in cells {
+            match fast(&self.cells, cell) {
+                Some(cell) => cell.store(number, Relaxed),
+                None => drop(self.change(Kind::Cell, cell, |_| Some(number))),
+            }
+        }
+    }
+
     fn change(&self, kind: Kind, id: u64, new: impl FnOnce(u64) -> Option<u64>) -> u64 {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
         let was = rest.get(&(kind, id)).copied().unwrap_or(0);

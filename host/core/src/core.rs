@@ -46,6 +46,19 @@ impl Core {
         }
     }
 
+    /// A core beside this one, with the same limits, clock and targets, and with a copy of its
+    /// bindings; nothing is outstanding, and the policies' numbers begin at 0.
+    pub fn beside(&self) -> Core {
+        let core = Core::new(self.bindings.limits(), self.clock.clone());
+        core.fleet.mirror(&self.fleet.snapshot());
+        self.bindings
+            .copy_to(&core.bindings, self.now_ms(), &core.fleet);
+        let known = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
+        known.iter().for_each(|&scope| core.know(scope));
+        drop(known);
+        core
+    }
+
     /// Now, in ms.
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()

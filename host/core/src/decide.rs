@@ -3,6 +3,7 @@
 use crate::ask::{Ask, Explicit, Incoming};
 use crate::commit::{self, BadAnswer, Refused};
 use crate::core::{Policy, Worker};
+use crate::moment::{Answer, Moment};
 use crate::ticket::Ticket;
 use crate::types::{Decision, Event, Key, Keys, Rejection, Route, Target, Tie, Wants, Weights};
 use std::rc::Rc;
@@ -184,43 +185,77 @@ pub fn decide(
     fallback: Fallback,
     incoming: &Incoming,
 ) -> Outcome {
-    let ask = Rc::new(Ask::begin(worker, incoming));
+    let ask = Ask::begin(worker, incoming);
+    match unasked(&ask, incoming) {
+        Some(refusal) => refusal,
+        None => asked(&Rc::new(ask), router, fallback, incoming),
+    }
+}
+
+/// The same, and keeps all that the decision depended on; nothing where the policy was not asked.
+pub fn decide_taped(
+    worker: &Rc<Worker>,
+    router: &mut dyn Router,
+    fallback: Fallback,
+    incoming: &Incoming,
+) -> (Outcome, Option<Moment>) {
+    let ask = Ask::begin(worker, incoming).taped();
+    if let Some(refusal) = unasked(&ask, incoming) {
+        return (refusal, None);
+    }
+    let mut moment = Moment::begin(&ask, incoming);
+    let ask = Rc::new(ask);
+    let outcome = asked(&ask, router, fallback, incoming);
+    moment.read = ask.read();
+    moment.answer = Answer::of(&outcome);
+    (outcome, Some(moment))
+}
+
+/// What the host decides without the policy.
+fn unasked(ask: &Ask, incoming: &Incoming) -> Option<Outcome> {
     if !ask.has_placement() && !ask.fleet.knows(incoming.model) {
-        return refuse(
+        return Some(refuse(
             404,
             "no engine of this fleet serves the model that the request names",
-        );
+        ));
     }
     match incoming.explicit {
-        Explicit::Unknown => {
-            return refuse(
-                400,
-                "the target that the request names is not part of the fleet",
-            );
-        }
-        Explicit::Target(target) if !ask.may_go(target) => {
-            return refuse(503, "the target that the request names may not take it now");
-        }
-        Explicit::Target(_) | Explicit::None => {}
+        Explicit::Unknown => Some(refuse(
+            400,
+            "the target that the request names is not part of the fleet",
+        )),
+        Explicit::Target(target) if !ask.may_go(target) => Some(refuse(
+            503,
+            "the target that the request names may not take it now",
+        )),
+        Explicit::Target(_) | Explicit::None => None,
     }
-    let fall = |reason, failure| fall_back(&ask, incoming, fallback, reason, failure);
+}
+
+fn asked(
+    ask: &Rc<Ask>,
+    router: &mut dyn Router,
+    fallback: Fallback,
+    incoming: &Incoming,
+) -> Outcome {
+    let fall = |reason, failure| fall_back(ask, incoming, fallback, reason, failure);
     let bad = |bad| fall(None, Some(Failure::BadAnswer(bad)));
-    match router.route(&ask) {
+    match router.route(ask) {
         Err(failure) => fall(None, Some(failure)),
         Ok(Decision::Abstain(reason)) => match ask.reason(reason) {
             Some(word) => fall(Some(word.to_owned()), None),
             None => bad(BadAnswer::Reason(reason)),
         },
-        Ok(Decision::Reject(rejection)) => match reject(&ask, rejection) {
+        Ok(Decision::Reject(rejection)) => match reject(ask, rejection) {
             Ok(refusal) => Outcome::Refused(refusal),
             Err(answer) => bad(answer),
         },
         Ok(Decision::To(route)) => {
             let reason = ask.reason(route.reason).map(str::to_owned);
-            match commit::commit(&ask, incoming, route) {
+            match commit::commit(ask, incoming, route) {
                 Ok(done) => {
-                    let verdict = verdict(&ask, reason, done.target, done.adopted);
-                    routed(&ask, done, verdict)
+                    let verdict = verdict(ask, reason, done.target, done.adopted);
+                    routed(ask, done, verdict)
                 }
                 Err(Refused::Full) => full(),
                 Err(Refused::Bad(answer)) => bad(answer),

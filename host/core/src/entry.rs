@@ -172,6 +172,11 @@ impl Entry {
         }
     }
 
+    /// An engine has accepted this prompt.
+    pub(crate) fn ran(&mut self, prompt: Prompt) {
+        self.accepted = Some(prompt);
+    }
+
     /// Takes back the prompt of this sending, if it is the last one.
     pub(crate) fn unsend(&mut self, number: u64) -> Option<Prompt> {
         let mut taken = None;

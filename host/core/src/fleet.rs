@@ -8,13 +8,14 @@ use crate::ledger::Ledger;
 use crate::places::Places;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::types::{Endpoint, Phase, Target};
+use crate::types::{Endpoint, Load, Phase, Target};
 use arc_swap::ArcSwap;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
 /// The phases that a target serves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Roles([bool; 3]);
 
 impl Roles {
@@ -32,7 +33,7 @@ impl Roles {
 }
 
 /// What the operator says of a target.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TargetSpec {
     /// who it is
     pub endpoint: Endpoint,
@@ -43,7 +44,7 @@ pub struct TargetSpec {
 }
 
 /// What is known of a target's condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "four independent facts, from four sources"
@@ -141,6 +142,37 @@ impl Snapshot {
             .map(|(m, id)| (id, &m.spec))
     }
 
+    /// Every target there ever was, in order, and its condition.
+    pub fn members(&self) -> impl Iterator<Item = (&Arc<TargetSpec>, Standing)> {
+        self.members.iter().map(|m| (&m.spec, m.standing))
+    }
+
+    /// A fleet of these, in the order of their numbers; nothing is outstanding.
+    pub fn of(members: impl IntoIterator<Item = (TargetSpec, Standing)>) -> Snapshot {
+        let members = (members.into_iter())
+            .map(|(spec, standing)| Member {
+                name: hash_text(&spec.endpoint.name),
+                spec: Arc::new(spec),
+                standing,
+            })
+            .collect();
+        let mut fleet = Snapshot {
+            members,
+            ..Snapshot::default()
+        };
+        fleet.ledger.grow(fleet.members.len());
+        fleet.rebuild();
+        fleet
+    }
+
+    /// The same targets, with counters of their own.
+    pub(crate) fn with_loads(&self, loads: &[Load]) -> Snapshot {
+        let mut fleet = self.clone();
+        fleet.ledger = Ledger::reading(loads);
+        fleet.ledger.grow(fleet.members.len());
+        fleet
+    }
+
     /// The counters of all targets.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
@@ -214,6 +246,23 @@ pub struct Fleet {
 }
 
 impl Fleet {
+    /// As it was at some moment.
+    pub(crate) fn at(snapshot: Snapshot) -> Fleet {
+        Fleet {
+            now: ArcSwap::from_pointee(snapshot),
+            ..Fleet::default()
+        }
+    }
+
+    /// Has the targets of another fleet from now on, in their condition there; what is outstanding on
+    /// them remains this one's own.
+    pub fn mirror(&self, of: &Snapshot) {
+        self.change(|fleet| {
+            fleet.members.clone_from(&of.members);
+            fleet.ledger.grow(fleet.members.len());
+        });
+    }
+
     /// The fleet at this moment.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.now.load_full()

@@ -73,6 +73,21 @@ impl Ledger {
         self.blocks.resize_with(blocks, Arc::default);
     }
 
+    /// With counters of its own, which read as given, by number.
+    pub(crate) fn reading(loads: &[Load]) -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.grow(loads.len());
+        for (load, target) in loads.iter().zip(0..) {
+            if let Some(slot) = ledger.slot(target) {
+                slot.requests.store(load.requests, Relaxed);
+                slot.sessions.store(load.sessions, Relaxed);
+                slot.prefill_tokens.store(load.prefill_tokens, Relaxed);
+                slot.context_tokens.store(load.context_tokens, Relaxed);
+            }
+        }
+        ledger
+    }
+
     pub(crate) fn block(&self, block: usize) -> Option<&Block> {
         self.blocks.get(block).map(Arc::as_ref)
     }

@@ -11,6 +11,7 @@
 //! * [`Bindings`] maps keys (sessions, groups of siblings) to targets, bounded, with leases.
 //! * [`Ask`] is what a policy may see of both while it decides.
 //! * [`decide`] is the whole step: ask, check the answer, commit it as one transaction, or fall back.
+//! * [`Moment`] is one decision with all that it depended on: another policy can be asked the same.
 //! * [`Ticket`] is a request in flight; whatever happens to it, it gives back exactly once.
 //!
 //! No wall clock and no randomness: time comes through [`Clock`], chance only from a request's seed.
@@ -29,6 +30,7 @@ mod fleet;
 mod hash;
 mod kernel;
 mod ledger;
+mod moment;
 mod places;
 mod prompt;
 mod shard;
@@ -42,12 +44,15 @@ pub use cells::Cells;
 pub use clock::{Clock, ManualClock};
 pub use commit::BadAnswer;
 pub use core::{Core, Policy, Worker};
-pub use decide::{Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, Verdict, decide};
+pub use decide::{
+    Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, Verdict, decide, decide_taped,
+};
 pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
 pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
 pub use ledger::{Charge, Ledger};
+pub use moment::{Answer, Bound, Moment, Read};
 pub use prompt::{Chain, ChainBuilder, Shared};
-pub use ticket::Ticket;
+pub use ticket::{Follower, Progress, Ticket};
 pub use types::{
     Binding, Choice, Decision, Endpoint, Event, Key, Keys, Load, Phase, Rejection, Request, Route,
     Sums, Table, Target, Tie, Usage, Wants, Weights,

@@ -112,6 +112,12 @@ impl Shard {
         std::iter::successors(self.entry(self.oldest), |e| self.entry(e.newer))
     }
 
+    /// Every entry, those without a lease first, in the order of [`Shard::idle`].
+    pub(crate) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        let leased = self.slab.iter().flatten().filter(|e| e.held.leases > 0);
+        self.idle().chain(leased)
+    }
+
     /// One more request under the claim of a key, if it is on `target`; returns its revision.
     pub(crate) fn lease(&mut self, key: u64, target: Target) -> Option<u64> {
         let at = self.at(key)?;

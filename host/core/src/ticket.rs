@@ -31,6 +31,29 @@ enum Stage {
     Ended,
 }
 
+/// What becomes of a request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// see [`Ticket::dispatched`]
+    Dispatched,
+    /// see [`Ticket::output`]; more than once
+    Output,
+    /// see [`Ticket::finish`]
+    Finished,
+    /// see [`Ticket::fail`]
+    Failed,
+    /// see [`Ticket::refused`]
+    Refused,
+    /// see [`Ticket::cancel`]
+    Cancelled,
+}
+
+/// Hears what becomes of a request.
+pub trait Follower {
+    /// It came so far.
+    fn hear(&mut self, progress: Progress);
+}
+
 /// See the module. Dropped without an end, it counts as cancelled by the client.
 pub struct Ticket {
     worker: Rc<Worker>,
@@ -42,6 +65,7 @@ pub struct Ticket {
     leases: SmallVec<[Lease; 4]>,
     /// the session's key and the number of what was noted of its prompt
     memory: Option<(u64, u64)>,
+    follower: Option<Box<dyn Follower>>,
 }
 
 impl std::fmt::Debug for Ticket {
@@ -70,6 +94,7 @@ impl Ticket {
             charge: committed.charge,
             leases: committed.leases,
             memory: committed.memory,
+            follower: None,
         }
     }
 
@@ -103,6 +128,31 @@ impl Ticket {
         self.charge
     }
 
+    /// From now on the follower hears what becomes of the request.
+    pub fn follow(&mut self, follower: Box<dyn Follower>) {
+        self.follower = Some(follower);
+    }
+
+    /// Comes so far; true: it is over, and to be dropped.
+    pub fn come_to(&mut self, progress: Progress) -> bool {
+        match progress {
+            Progress::Dispatched => self.dispatched(),
+            Progress::Output => self.output(),
+            Progress::Finished => {
+                self.output();
+                self.end(progress);
+            }
+            Progress::Failed | Progress::Refused | Progress::Cancelled => self.end(progress),
+        }
+        self.stage == Stage::Ended
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        if let Some(follower) = &mut self.follower {
+            follower.hear(progress);
+        }
+    }
+
     /// A response head came that shows that the engine took the request (below 500, not 429): its
     /// bindings are confirmed.
     pub fn dispatched(&mut self) {
@@ -110,6 +160,7 @@ impl Ticket {
             return;
         }
         self.stage = Stage::Accepted;
+        self.tell(Progress::Dispatched);
         let mut locked = self.lock(self.memory);
         for lease in &self.leases {
             if let Some(entry) = entry(&mut locked, lease.at) {
@@ -126,28 +177,24 @@ impl Ticket {
     /// The first output came: the prompt is prefilled.
     pub fn output(&mut self) {
         self.dispatched();
+        self.tell(Progress::Output);
         self.release_prefill();
     }
 
     /// The response ended.
     pub fn finish(mut self) {
-        self.output();
-        self.end(End::Normal);
+        self.come_to(Progress::Finished);
     }
 
     /// The request failed. Before the head everything is rolled back, and it may be sent anew; after
     /// it the bindings that it used are dropped, if they are still the same.
     pub fn fail(mut self) {
-        let end = match self.stage {
-            Stage::Sent => End::RolledBack,
-            Stage::Accepted | Stage::Ended => End::BrokenOff,
-        };
-        self.end(end);
+        self.come_to(Progress::Failed);
     }
 
     /// The engine is too busy to take it (429, or 503 with `Retry-After`): nothing stays of it.
     pub fn refused(mut self) {
-        self.end(End::RolledBack);
+        self.come_to(Progress::Refused);
     }
 
     /// The client has gone.
@@ -155,11 +202,15 @@ impl Ticket {
         drop(self);
     }
 
-    fn end(&mut self, end: End) {
-        if self.stage == Stage::Ended {
-            return;
-        }
+    fn end(&mut self, last: Progress) {
+        let end = match (self.stage, last) {
+            (Stage::Ended, _) => return,
+            (Stage::Sent, _) | (_, Progress::Refused) => End::RolledBack,
+            (Stage::Accepted, Progress::Failed) => End::BrokenOff,
+            (Stage::Accepted, _) => End::Normal,
+        };
         self.stage = Stage::Ended;
+        self.tell(last);
         self.fleet.ledger().release(self.target, self.charge);
         self.charge = Charge::default();
         let core = &self.worker.core;
@@ -203,10 +254,6 @@ fn entry<'a>(locked: &'a mut Locked<'_>, key: u64) -> Option<&'a mut Entry> {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let end = match self.stage {
-            Stage::Sent => End::RolledBack,
-            Stage::Accepted | Stage::Ended => End::Normal,
-        };
-        self.end(end);
+        self.come_to(Progress::Cancelled);
     }
 }

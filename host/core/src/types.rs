@@ -1,10 +1,13 @@
 //! The words of the policy contract as plain types (see `wit/types.wit` and `wit/host.wit`).
 
+use serde::{Deserialize, Serialize};
+
 /// One data-parallel rank of one engine. Assigned in configuration order, never reused.
 pub type Target = u32;
 
 /// Which part of the work a pool does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// prefill and decode in one engine
     Serve,
@@ -251,7 +254,7 @@ pub struct Table {
 }
 
 /// Who a target is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
     /// "endpoint/rank"
     pub name: String,

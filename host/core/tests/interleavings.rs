@@ -53,6 +53,8 @@ mod hash;
 mod kernel;
 #[path = "../src/ledger.rs"]
 mod ledger;
+#[path = "../src/moment.rs"]
+mod moment;
 #[path = "../src/places.rs"]
 mod places;
 #[path = "../src/prompt.rs"]

@@ -38,11 +38,13 @@ mod received;
 mod report;
 mod request;
 mod settings;
+mod shadow_metrics;
 mod site;
 mod sse;
 mod thread;
 mod upstream;
 mod usage;
+mod witnesses;
 
 pub use clock::SystemClock;
 pub use error::Error;
@@ -50,3 +52,4 @@ pub use proxy::Proxy;
 pub use settings::{
     Breaker, Dialect, Endpoint, Harness, Health, Limits, Pool, Session, Settings, Timeouts,
 };
+pub use witnesses::Witnesses;

@@ -1,5 +1,7 @@
 //! What is counted. Each thread counts for itself, without contention; a scrape adds up.
 
+use crate::shadow_metrics;
+use crate::witnesses::Witnesses;
 use hashbrown::{Equivalent, HashMap};
 use pointsman_core::{Affinity, Core, Phase, Source};
 use prometheus_client::collector::Collector;
@@ -200,6 +202,7 @@ pub(crate) struct Scrape {
     pub(crate) tallies: Vec<Arc<Tally>>,
     pub(crate) core: Arc<Core>,
     pub(crate) source: Arc<dyn Source>,
+    pub(crate) witnesses: Witnesses,
 }
 
 impl fmt::Debug for Scrape {
@@ -208,7 +211,7 @@ impl fmt::Debug for Scrape {
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
@@ -216,7 +219,11 @@ impl Collector for Scrape {
         self.policies(&mut encoder)?;
         self.decisions(&mut encoder)?;
         self.fixed(&mut encoder)?;
-        self.targets(&mut encoder)
+        self.targets(&mut encoder)?;
+        match &*self.witnesses.shadow.load() {
+            Some(shadow) => shadow_metrics::encode(&shadow.report(), &mut encoder),
+            None => Ok(()),
+        }
     }
 }
 
@@ -399,7 +406,7 @@ impl Scrape {
     }
 }
 
-fn counters(
+pub(crate) fn counters(
     encoder: &mut DescriptorEncoder,
     name: &str,
     help: &str,
@@ -412,7 +419,7 @@ fn counters(
     Ok(())
 }
 
-fn gauge(
+pub(crate) fn gauge(
     encoder: &mut DescriptorEncoder,
     name: &str,
     help: &str,
@@ -425,6 +432,6 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-fn seconds(ns: u64) -> f64 {
+pub(crate) fn seconds(ns: u64) -> f64 {
     Duration::from_nanos(ns).as_secs_f64()
 }

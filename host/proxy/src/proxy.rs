@@ -7,6 +7,7 @@ use crate::metrics::{Scrape, Tally};
 use crate::settings::Settings;
 use crate::site::{Shared, Site};
 use crate::thread;
+use crate::witnesses::Witnesses;
 use http::header::HeaderName;
 use pointsman_core::{Core, Fleet, Source, hash_text};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -41,6 +42,7 @@ impl Proxy {
         settings: Settings,
         core: Arc<Core>,
         source: Arc<dyn Source>,
+        witnesses: Witnesses,
     ) -> Result<Proxy, Error> {
         let threads = match settings.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -59,6 +61,7 @@ impl Proxy {
                 learner: Learner::default(),
                 core,
                 source,
+                witnesses,
                 settings,
             }),
             tallies: (0..threads).map(|_| Arc::default()).collect(),
@@ -97,6 +100,7 @@ impl Proxy {
             tallies: self.tallies.clone(),
             core: self.shared.core.clone(),
             source: self.shared.source.clone(),
+            witnesses: self.shared.witnesses.clone(),
         };
         let workers = self.listeners.len();
         let mut threads = Vec::with_capacity(workers + 1);

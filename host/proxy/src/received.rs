@@ -66,6 +66,10 @@ impl Facts for Received {
     fn max_output_tokens(&self) -> Option<u32> {
         self.max_output_tokens
     }
+
+    fn held_bytes(&self) -> usize {
+        self.json.len()
+    }
 }
 
 /// A request's body.

@@ -20,6 +20,7 @@ use hyper::body::Incoming as Body;
 use pointsman_core::{Explicit, Incoming, Outcome, Phase, Refusal, Shared, Ticket, hash_text};
 use std::convert::Infallible;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Takes a request of a client to its answer.
 pub(crate) async fn serve(
@@ -80,6 +81,7 @@ async fn carry(
         };
         if last && let Some(session) = incoming.session {
             site.shared.core.end_session(session);
+            site.shared.witnesses.session_ended(session);
         }
         let sent = dispatch(site, &ticket, &received, &mut payload, &id).await;
         let again = Again {
@@ -100,7 +102,7 @@ async fn carry(
 /// A request, understood.
 struct Understood {
     incoming: Incoming,
-    received: Rc<Received>,
+    received: Arc<Received>,
     id: HeaderValue,
     /// its session ends with it
     last: bool,
@@ -141,7 +143,7 @@ fn understand(
     }
     let id = request_id(site, &received.headers);
     let explicit = explicit(site, &received.headers)?;
-    let received = Rc::new(received);
+    let received = Arc::new(received);
     let incoming = Incoming {
         route: shared.route,
         phase: Phase::Serve,

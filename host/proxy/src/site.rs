@@ -8,9 +8,11 @@ use crate::learn::Learner;
 use crate::metrics::Tally;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
+use crate::witnesses::Witnesses;
 use http::header::HeaderName;
 use pointsman_core::{
     Core, Event, Failure, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
+    decide_taped,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -30,10 +32,13 @@ pub(crate) struct Shared {
     pub(crate) learner: Learner,
     pub(crate) core: Arc<Core>,
     pub(crate) source: Arc<dyn Source>,
+    pub(crate) witnesses: Witnesses,
 }
 
 /// Between two lines of the log about failures of one cause.
 const SAY_EACH: Duration = Duration::from_secs(1);
+/// Decisions that may be taped at once.
+const TAPE_BURST: u32 = 64;
 
 /// See the module.
 pub(crate) struct Site {
@@ -47,6 +52,8 @@ pub(crate) struct Site {
     held: Cell<usize>,
     /// when a failure of each cause was last put into the log
     said: RefCell<HashMap<&'static str, Instant>>,
+    /// when the next decision is due to be taped
+    taped: Cell<Option<Instant>>,
 }
 
 /// Who is asked, of one generation.
@@ -123,6 +130,7 @@ impl Site {
             seats: Cell::new(0),
             held: Cell::new(0),
             said: RefCell::default(),
+            taped: Cell::default(),
         })
     }
 
@@ -157,13 +165,14 @@ impl Site {
             ..
         } = &mut *asker;
         let began = Instant::now();
-        let outcome = decide(
-            worker,
-            router.as_mut(),
-            self.shared.settings.fallback,
-            incoming,
-        );
+        let (router, fallback) = (router.as_mut(), self.shared.settings.fallback);
+        let (mut outcome, moment) = if self.tapes(began) {
+            decide_taped(worker, router, fallback, incoming)
+        } else {
+            (decide(worker, router, fallback, incoming), None)
+        };
         self.tally.decision(began.elapsed());
+        (self.shared.witnesses).see(incoming, &mut outcome, moment);
         let (explained, failure) = match &outcome {
             Outcome::Routed(ticket) => {
                 let verdict = ticket.verdict();
@@ -194,6 +203,20 @@ impl Site {
             explained,
             listener,
         }
+    }
+
+    /// Whether the decision that begins now is to be kept.
+    fn tapes(&self, now: Instant) -> bool {
+        let Some(pace) = self.shared.witnesses.recorder.pace() else {
+            return false;
+        };
+        // The generic cell rate algorithm (ITU-T I.371): a steady pace, and a burst after silence.
+        let due = self.taped.get().map_or(now, |due| due.max(now));
+        let tapes = due.saturating_duration_since(now) <= pace * TAPE_BURST;
+        if tapes {
+            self.taped.set(Some(due + pace));
+        }
+        tapes
     }
 
     /// Tells the policy's instance that routed a request what became of it, unless it is gone.

@@ -15,6 +15,7 @@ const LOG_BYTES: usize = 1024;
 /// What a store carries.
 pub(crate) struct State {
     policy: String,
+    /// outside of questions: those have their own
     cells: Arc<Cells>,
     /// The question before the policy; none while it is configured.
     pub(crate) ask: Option<Rc<Ask>>,
@@ -125,15 +126,24 @@ impl affinity::Host for State {
 
 impl state::Host for State {
     fn ticket(&mut self, lane: u32) -> u64 {
-        self.cells.ticket(lane)
+        match &self.ask {
+            Some(ask) => ask.ticket(lane),
+            None => self.cells.ticket(lane),
+        }
     }
 
     fn get(&mut self, cell: u64) -> u64 {
-        self.cells.get(cell)
+        match &self.ask {
+            Some(ask) => ask.get(cell),
+            None => self.cells.get(cell),
+        }
     }
 
     fn swap(&mut self, cell: u64, expected: u64, new: u64) -> u64 {
-        self.cells.swap(cell, expected, new)
+        match &self.ask {
+            Some(ask) => ask.swap(cell, expected, new),
+            None => self.cells.swap(cell, expected, new),
+        }
     }
 }
 
@@ -143,15 +153,15 @@ impl facts::Host for State {
     }
 
     fn max_output_tokens(&mut self) -> Option<u32> {
-        self.ask.as_ref()?.facts()?.max_output_tokens()
+        self.ask.as_ref()?.max_output_tokens()
     }
 
     fn header(&mut self, name: String) -> Option<String> {
-        self.ask.as_ref()?.facts()?.header(&name)
+        self.ask.as_ref()?.header(&name)
     }
 
     fn body(&mut self, json_pointer: String) -> Option<String> {
-        self.ask.as_ref()?.facts()?.body(&json_pointer)
+        self.ask.as_ref()?.body(&json_pointer)
     }
 }
 

@@ -124,7 +124,7 @@ struct History {
 #[derive(Debug)]
 pub struct Slot {
     core: Arc<Core>,
-    engine: Engine,
+    engine: Arc<Engine>,
     protection: Protection,
     /// none: paused
     now: ArcSwap<Option<Arc<Prepared>>>,
@@ -136,10 +136,15 @@ pub struct Slot {
 
 impl Slot {
     /// With its first policy, as generation 1.
-    pub fn new(core: Arc<Core>, engine: Engine, first: Candidate, protection: Protection) -> Slot {
+    pub fn new(
+        core: Arc<Core>,
+        engine: impl Into<Arc<Engine>>,
+        first: Candidate,
+        protection: Protection,
+    ) -> Slot {
         Slot {
             core,
-            engine,
+            engine: engine.into(),
             protection,
             now: ArcSwap::from_pointee(Some(first.prepared.clone())),
             generation: AtomicU64::new(1),
@@ -157,7 +162,7 @@ impl Slot {
     }
 
     /// The engine of its policies, to load another one with.
-    pub fn engine(&self) -> &Engine {
+    pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 

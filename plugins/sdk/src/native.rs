@@ -119,15 +119,15 @@ impl Host for Asked<'_> {
     }
 
     fn max_output_tokens(&mut self) -> Option<u32> {
-        self.0.facts()?.max_output_tokens()
+        self.0.max_output_tokens()
     }
 
     fn header(&mut self, name: &str) -> Option<String> {
-        self.0.facts()?.header(name)
+        self.0.header(name)
     }
 
     fn body(&mut self, pointer: &str) -> Option<String> {
-        self.0.facts()?.body(pointer)
+        self.0.body(pointer)
     }
 
     fn log(&mut self, level: Level, message: &str) {

@@ -73,7 +73,7 @@ async fn a_policy_that_cannot_be_used_is_refused_with_its_stage_and_the_old_one_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_policy_that_panics_is_taken_out_by_itself_and_no_client_notices() -> Result<()> {
     let a = Engine::start("a", 4).await?;
-    let host = Arc::new(Operated::start("session-affinity", &[&a]).await?);
+    let host = Arc::new(Operated::start_untried("session-affinity", &[&a]).await?);
     let traffic = Traffic::start(&host, 32, 4, false);
     traffic.more(32).await?;
     let said = host.upload(misbehaving()?, "{\"does\":\"panic\"}").await?;
@@ -100,7 +100,7 @@ async fn a_policy_that_panics_is_taken_out_by_itself_and_no_client_notices() -> 
 async fn whatever_a_policy_does_wrong_it_is_taken_out_by_itself_and_no_client_notices() -> Result<()>
 {
     let a = Engine::start("a", 4).await?;
-    let host = Arc::new(Operated::start("session-affinity", &[&a]).await?);
+    let host = Arc::new(Operated::start_untried("session-affinity", &[&a]).await?);
     let traffic = Traffic::start(&host, 32, 4, false);
     let all = [
         ("spin", "within its time limit"),

@@ -10,7 +10,9 @@
 
 mod api;
 mod bad;
+mod canary;
 mod file;
 mod operated;
+mod shadow;
 mod traffic;
 mod under_load;

@@ -65,11 +65,25 @@ impl Operated {
     pub async fn start_in(folder: TempDir, policy: &str, engines: &[&Engine]) -> Result<Operated> {
         token_file(&folder, 0o600, TOKEN)?;
         let host = Host::start_config(&config(&folder, policy, engines)).await?;
-        Ok(Operated {
+        Ok(Operated::of(host, folder))
+    }
+
+    /// New policies are not tried on the last decisions: they fail while they decide.
+    pub async fn start_untried(policy: &str, engines: &[&Engine]) -> Result<Operated> {
+        let folder = tempfile::tempdir()?;
+        token_file(&folder, 0o600, TOKEN)?;
+        let config = config(&folder, policy, engines);
+        let host = Host::start_config(&format!("[recorder]\nkeep = 0\n{config}")).await?;
+        Ok(Operated::of(host, folder))
+    }
+
+    /// The operator of a host whose token is in the folder.
+    pub fn of(host: Host, folder: TempDir) -> Operated {
+        Operated {
             host,
             folder,
             client: Client::new(),
-        })
+        }
     }
 
     /// Without the token.

@@ -7,6 +7,13 @@
 //! POST   policy/load  policy/swap              {"policy": NAME, "config": {…}, "sha256": "…"}, or the
 //!                                              .wasm as application/wasm, ?origin= &config= &sha256=
 //! POST   policy/rollback
+//! GET    policy/shadow                         how it compares with the one that decides
+//! POST   policy/shadow/start                   as policy/swap
+//! POST   policy/shadow/stop  policy/shadow/promote
+//! GET    recorder
+//! GET    recorder/recent                       the last decisions, as lines of JSON
+//! POST   recorder/start                        {"file": "NAME", "decisions": N}
+//! POST   recorder/stop
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -18,8 +25,10 @@
 
 mod compiler;
 mod policy;
+mod recorder;
 mod refused;
 mod sessions;
+mod shadow;
 mod swapper;
 mod targets;
 mod token;
@@ -27,6 +36,7 @@ mod wanted;
 mod watch;
 
 pub use compiler::Folders;
+pub use shadow::Shadows;
 pub use swapper::Swapper;
 pub use token::{Token, read as read_token};
 pub use watch::Watch;
@@ -36,13 +46,19 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
 use pointsman_core::Core;
+use pointsman_proxy::Witnesses;
 use refused::Refused;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What the API works on.
 #[derive(Debug)]
 pub struct Admin {
     pub core: Arc<Core>,
+    pub witnesses: Witnesses,
+    pub shadows: Shadows,
+    /// for recordings; none: there are none
+    pub recordings: Option<PathBuf>,
     /// none: a baseline decides, which cannot be replaced
     pub swapper: Option<Arc<Swapper>>,
     /// the route's name
@@ -72,6 +88,14 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/policy/load", post(policy::load))
         .route("/policy/swap", post(policy::swap))
         .route("/policy/rollback", post(policy::rollback))
+        .route("/policy/shadow", get(shadow::report))
+        .route("/policy/shadow/start", post(shadow::start))
+        .route("/policy/shadow/stop", post(shadow::stop))
+        .route("/policy/shadow/promote", post(shadow::promote))
+        .route("/recorder", get(recorder::status))
+        .route("/recorder/recent", get(recorder::recent))
+        .route("/recorder/start", post(recorder::start))
+        .route("/recorder/stop", post(recorder::stop))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))
@@ -87,6 +111,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, targets and bindings are, under /api/v1",
+        "policy, policies, recorder, targets and bindings are, under /api/v1",
     )
 }

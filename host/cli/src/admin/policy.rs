@@ -6,6 +6,7 @@ use super::wanted::Wanted;
 use crate::policies::{BUILT_IN, digest};
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
+use pointsman_recorder::Rehearsed;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -45,11 +46,12 @@ pub async fn load(
     let loaded = turn.load(wanted).await.inspect_err(|refused| {
         tracing::warn!(%client, policy = origin, %refused, "policy not loaded");
     })?;
-    let policy = loaded.prepared.policy();
-    tracing::info!(%client, policy = origin, sha256 = loaded.digest, "policy loaded");
+    let candidate = &loaded.candidate;
+    let policy = candidate.prepared.policy();
+    tracing::info!(%client, policy = origin, sha256 = candidate.digest, "policy loaded");
     Ok(Json(json!({
-        "loaded": true, "name": policy.name, "version": policy.version, "origin": loaded.origin,
-        "digest": loaded.digest, "took_ms": millis(began),
+        "loaded": true, "name": policy.name, "version": policy.version, "origin": candidate.origin,
+        "digest": candidate.digest, "canary": canary(&loaded.rehearsed), "took_ms": millis(began),
     })))
 }
 
@@ -63,13 +65,14 @@ pub async fn swap(
     let wanted = Wanted::read(request).await?;
     let origin = wanted.origin.clone();
     let began = Instant::now();
-    let generation = turn.swap(wanted).await.inspect_err(|refused| {
+    let (generation, rehearsed) = turn.swap(wanted).await.inspect_err(|refused| {
         tracing::warn!(%client, policy = origin, %refused, "policy not replaced");
     })?;
     let mut now = now(&admin)?;
     let sha256 = now.get("digest").and_then(Value::as_str);
     tracing::info!(%client, policy = origin, sha256, generation, "policy replaced");
     if let Some(now) = now.as_object_mut() {
+        now.insert("canary".to_owned(), canary(&rehearsed));
         now.insert("took_ms".to_owned(), json!(millis(began)));
     }
     Ok(Json(now))
@@ -87,7 +90,16 @@ pub async fn rollback(State(admin): State<Arc<Admin>>, ConnectInfo(client): Clie
     Ok(Json(now))
 }
 
-fn now(admin: &Admin) -> Result<Value, Refused> {
+/// What a policy would have said to the last decisions.
+pub fn canary(rehearsed: &Rehearsed) -> Value {
+    json!({
+        "decisions": rehearsed.asked, "changed": rehearsed.changed,
+        "changed_share": rehearsed.share(), "changes": rehearsed.changes,
+    })
+}
+
+/// What decides now, and what happened last.
+pub fn now(admin: &Admin) -> Result<Value, Refused> {
     let swapper = admin.swapper()?;
     let status = swapper.slot().status();
     Ok(json!({

@@ -48,6 +48,11 @@ impl Refused {
             "configure" => "give a configuration that it takes: `pointsman policy check FILE \
                             --config JSON` tries one, and with --json prints its schema"
                 .to_owned(),
+            "canary" => {
+                "mend the policy: `pointsman policy record recent` fetches the decisions, and \
+                         `policy check FILE --recording` tries it on them"
+                    .to_owned()
+            }
             "description" => "mend what the policy says of itself".to_owned(),
             "pin" => "put the file that was pinned in place, or give its sha256".to_owned(),
             _ => "see what `pointsman policy check FILE` says of it, and build it anew".to_owned(),

@@ -41,7 +41,9 @@ pub async fn unbind(
 ) -> Answer {
     let which = which(asked)?;
     let were = bindings(&admin, &which);
-    admin.core.end_session(hash_text(&which.session));
+    let session = hash_text(&which.session);
+    admin.core.end_session(session);
+    admin.witnesses.session_ended(session);
     let left = bindings(&admin, &which);
     tracing::info!(%client, session = which.session, "session unbound");
     Ok(Json(

@@ -1,4 +1,4 @@
-//! Replaces the running policy: read → pin → compile → configure → swap, none of it on a thread that
+//! Replaces the running policy: read → pin → compile → configure → canary → swap, none of it on a thread that
 //! serves requests. Whatever stops on the way leaves the running policy as it is.
 
 use super::compiler::{Compiler, Folders};
@@ -6,10 +6,15 @@ use super::refused::Refused;
 use super::wanted::Wanted;
 use crate::policies::digest;
 use axum::http::StatusCode;
-use pointsman_runtime::{Candidate, Limits, Slot};
+use pointsman_core::Router;
+use pointsman_recorder::{Recorder, Rehearsal, Rehearsed};
+use pointsman_runtime::{Candidate, Instance, Limits, Slot};
 use std::sync::{Arc, PoisonError};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
+
+/// Recorded decisions on which a policy fails until it is refused; it is refused for one, too.
+const ENOUGH: u64 = 3;
 
 /// See the module.
 #[derive(Debug)]
@@ -17,9 +22,17 @@ pub struct Swapper {
     slot: Arc<Slot>,
     limits: Limits,
     compiler: Compiler,
+    recorder: Arc<Recorder>,
     one_at_a_time: Mutex<()>,
     /// what became of the file that is watched, in one line
     file: std::sync::Mutex<Option<String>>,
+}
+
+/// A policy that could decide, and what it says to the last decisions.
+#[derive(Debug)]
+pub struct Loaded {
+    pub candidate: Candidate,
+    pub rehearsed: Rehearsed,
 }
 
 /// The right to replace the policy: one has it at a time.
@@ -29,11 +42,17 @@ pub struct Turn<'a> {
 }
 
 impl Swapper {
-    pub fn new(slot: Arc<Slot>, limits: Limits, folders: Option<Folders>) -> Swapper {
+    pub fn new(
+        slot: Arc<Slot>,
+        limits: Limits,
+        folders: Option<Folders>,
+        recorder: Arc<Recorder>,
+    ) -> Swapper {
         Swapper {
             slot,
             limits,
             compiler: Compiler::new(folders),
+            recorder,
             one_at_a_time: Mutex::default(),
             file: std::sync::Mutex::default(),
         }
@@ -81,11 +100,12 @@ impl Swapper {
 
 impl Turn<'_> {
     /// All but the swap.
-    pub async fn load(&self, wanted: Wanted) -> Result<Candidate, Refused> {
+    pub async fn load(&self, wanted: Wanted) -> Result<Loaded, Refused> {
         let Swapper {
             slot,
             limits,
             compiler,
+            recorder,
             ..
         } = self.swapper;
         let wasm = wanted.wasm.clone();
@@ -100,23 +120,58 @@ impl Turn<'_> {
         compiler.compile(&wanted.wasm, &digest).await?;
         let (slot, limits) = (slot.clone(), *limits);
         let load = move || slot.engine().load(&wanted.wasm, &wanted.config, limits);
-        Ok(Candidate {
+        let candidate = Candidate {
             prepared: Arc::new(blocking(load).await??),
             origin: wanted.origin,
             digest,
-        })
+        };
+        let (recorder, tried) = (recorder.clone(), candidate.clone());
+        let rehearsed = blocking(move || rehearse(&recorder, &tried)).await?;
+        match &rehearsed.first_failure {
+            None => Ok(Loaded {
+                candidate,
+                rehearsed,
+            }),
+            Some(failure) => {
+                let failed: u64 = rehearsed.failures.values().sum();
+                let asked = rehearsed.asked;
+                let cause =
+                    format!("it fails on {failed} of {asked} recorded decisions: {failure}");
+                Err(Refused::stage("canary", cause))
+            }
+        }
     }
 
     /// Loads it and puts it in place: from now on it decides. Returns its generation.
-    pub async fn swap(&self, wanted: Wanted) -> Result<u64, Refused> {
+    pub async fn swap(&self, wanted: Wanted) -> Result<(u64, Rehearsed), Refused> {
         let next = self.load(wanted).await?;
-        Ok(self.swapper.slot.swap(next)?)
+        Ok((self.swapper.slot.swap(next.candidate)?, next.rehearsed))
+    }
+
+    /// Puts one in place that was loaded before. Returns its generation.
+    pub fn put(&self, candidate: Candidate) -> Result<u64, Refused> {
+        Ok(self.swapper.slot.swap(candidate)?)
     }
 
     /// Brings the policy before this one back. Returns its generation.
     pub fn rollback(&self) -> Result<u64, Refused> {
         Ok(self.swapper.slot.rollback()?)
     }
+}
+
+/// What it would have said, with numbers of its own.
+fn rehearse(recorder: &Recorder, candidate: &Candidate) -> Rehearsed {
+    let policy = candidate.prepared.policy().clone();
+    let instance = Instance::new(candidate.prepared.clone(), Arc::default());
+    let mut rehearsal = Rehearsal::new(policy, Box::new(instance) as Box<dyn Router>);
+    for moment in recorder.recent() {
+        rehearsal.ask(&moment);
+        // One that spins would do so for every one.
+        if rehearsal.failures() >= ENOUGH {
+            break;
+        }
+    }
+    rehearsal.end()
 }
 
 async fn blocking<R: Send + 'static>(

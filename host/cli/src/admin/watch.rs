@@ -151,7 +151,7 @@ impl Watch {
             pin: self.pin.clone(),
         };
         match self.swapper.wait().await.swap(wanted).await {
-            Ok(generation) => {
+            Ok((generation, _)) => {
                 *refused = None;
                 let file = self.file.display();
                 tracing::info!(%file, sha256, generation, "policy replaced by its file");

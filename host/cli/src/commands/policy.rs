@@ -1,15 +1,18 @@
 //! `pointsman policy …`.
 
+mod check;
 mod compile;
+mod record;
 mod remote;
+mod shadow;
 
 use super::print_json;
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
-use pointsman_core::{Core, Key};
-use pointsman_runtime::{CONTRACT, Compiled, Engine, Limits};
+use pointsman_core::Core;
+use pointsman_runtime::{Compiled, Engine, Limits};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::cell::RefCell;
@@ -25,7 +28,7 @@ pub enum Command {
     /// The policies that this binary carries, or those of a running host
     List(ListArgs),
     /// Whether a policy could be used, and what it says of itself
-    Check(CheckArgs),
+    Check(check::Args),
     /// Play scenarios; exit status 1 at the first difference
     Test(TestArgs),
     /// Build a policy crate into a component
@@ -38,6 +41,12 @@ pub enum Command {
     Rollback(remote::Remote),
     /// Which policy decides on a running host, and what happened last
     Status(remote::Remote),
+    /// Try a policy on a running host's requests, without it deciding any
+    #[command(subcommand)]
+    Shadow(shadow::Command),
+    /// Decisions of a running host, to try policies on with `check --recording`
+    #[command(subcommand)]
+    Record(record::Command),
     /// Fill the code cache of a host
     #[command(hide = true)]
     Compile(compile::Args),
@@ -48,16 +57,6 @@ pub enum Command {
 pub struct ListArgs {
     #[command(flatten)]
     remote: Option<remote::Remote>,
-}
-
-/// Arguments of `check`.
-#[derive(clap::Args)]
-pub struct CheckArgs {
-    /// A built-in name or the path of a .wasm
-    policy: String,
-    /// Its configuration
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    config: String,
 }
 
 /// Arguments of `test`.
@@ -101,7 +100,9 @@ pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
             Some(remote) => remote::list(remote, as_json),
             None => list(as_json),
         },
-        Command::Check(args) => check(args, as_json),
+        Command::Check(args) => check::run(args, as_json),
+        Command::Shadow(command) => shadow::run(command, as_json),
+        Command::Record(command) => record::run(command, as_json),
         Command::Test(args) => test(args, as_json),
         Command::Build(args) => build(args, as_json),
         Command::Load(args) => remote::load(args, as_json),
@@ -129,42 +130,6 @@ fn list(as_json: bool) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn check(args: &CheckArgs, as_json: bool) -> Result<ExitCode> {
-    let named = Named::parse(&args.policy, Path::new(""))?;
-    let compiled = compile(&Engine::new()?, &named)?;
-    let prepared = configure(&compiled, &named, &args.config, Limits::default())?;
-    let policy = prepared.policy();
-    let keys: Vec<&str> = [
-        (Key::Session, "session"),
-        (Key::Siblings, "siblings"),
-        (Key::Parent, "parent"),
-        (Key::Custom, "custom"),
-    ]
-    .into_iter()
-    .filter(|(key, _)| policy.keys.has(*key))
-    .map(|(_, name)| name)
-    .collect();
-    let wasm = named.wasm()?;
-    if as_json {
-        let schema: Value = serde_json::from_str(prepared.config_schema()).unwrap_or(Value::Null);
-        print_json(&json!({
-            "ok": true, "name": policy.name, "version": policy.version, "contract": CONTRACT,
-            "keys": keys, "reasons": policy.reasons, "config_schema": schema,
-            "sha256": digest(&wasm), "bytes": wasm.len(),
-        }))?;
-    } else {
-        println!("ok: {} {} ({CONTRACT})", policy.name, policy.version);
-        println!("    keys     {}", or_none(&keys.join(", ")));
-        println!("    reasons  {}", policy.reasons.join(", "));
-        println!("    sha256   {}", digest(&wasm));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-fn or_none(text: &str) -> &str {
-    if text.is_empty() { "none" } else { text }
 }
 
 /// Policies as components, each compiled once.

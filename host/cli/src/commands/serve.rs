@@ -1,13 +1,14 @@
 //! `pointsman serve`: configuration → policy → fleet → data plane.
 
 use super::{print_json, stop_signal};
-use crate::admin::{self, Admin, Folders, Swapper, Token, Watch};
+use crate::admin::{self, Admin, Folders, Shadows, Swapper, Token, Watch};
 use crate::config::Config;
 use crate::native;
 use crate::policies::{Named, candidate};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
-use pointsman_proxy::{Proxy, SystemClock};
+use pointsman_proxy::{Proxy, SystemClock, Witnesses};
+use pointsman_recorder::Recorder;
 use pointsman_runtime::{CodeCache, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
@@ -31,17 +32,24 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         tracing::warn!("{warning}");
     }
     let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
-    let deciding = Deciding::new(&config, &core)?;
+    let witnesses = Witnesses {
+        recorder: Arc::new(Recorder::new(config.recorder.keep)),
+        ..Witnesses::default()
+    };
+    let deciding = Deciding::new(&config, &core, &witnesses.recorder)?;
     let token = token(&config)?;
     let settings = config.settings(nonce());
     let admin = Admin {
         core: core.clone(),
+        shadows: Shadows::new(core.clone(), settings.fallback, witnesses.shadow.clone()),
+        witnesses: witnesses.clone(),
+        recordings: (config.recorder.folder.as_ref()).map(|folder| config.base.join(folder)),
         swapper: deciding.swapper.clone(),
         route: settings.route.clone(),
         models: config.models(),
     };
-    let mut proxy =
-        Proxy::bind(settings, core, deciding.source).context("the data plane cannot start")?;
+    let mut proxy = Proxy::bind(settings, core, deciding.source, witnesses.clone())
+        .context("the data plane cannot start")?;
     if let Some(token) = token {
         proxy = proxy.with_admin_routes(admin::routes(admin, token));
     }
@@ -61,13 +69,16 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         runtime.spawn(watch.run());
     }
     runtime.block_on(proxy.run(stop_signal()))?;
+    witnesses.recorder.stop();
     Ok(ExitCode::SUCCESS)
 }
 
 /// The configured policy, as it would decide.
 pub fn policy(config: &Config) -> Result<Policy> {
     let core = Core::new(config.table(), Arc::new(SystemClock::start()));
-    let (policy, _) = Deciding::new(config, &Arc::new(core))?.source.router();
+    let recorder = Arc::new(Recorder::new(0));
+    let deciding = Deciding::new(config, &Arc::new(core), &recorder)?;
+    let (policy, _) = deciding.source.router();
     Ok(policy)
 }
 
@@ -93,7 +104,7 @@ struct Deciding {
 }
 
 impl Deciding {
-    fn new(config: &Config, core: &Arc<Core>) -> Result<Deciding> {
+    fn new(config: &Config, core: &Arc<Core>, recorder: &Arc<Recorder>) -> Result<Deciding> {
         if config.policy.r#use.starts_with(native::PREFIX) {
             return Ok(Deciding {
                 source: native::source(&config.policy.r#use)?,
@@ -111,7 +122,12 @@ impl Deciding {
             first,
             Protection::default(),
         ));
-        let swapper = Arc::new(Swapper::new(slot.clone(), limits, folders));
+        let swapper = Arc::new(Swapper::new(
+            slot.clone(),
+            limits,
+            folders,
+            recorder.clone(),
+        ));
         let watch = match policy {
             Named::BuiltIn(_) => None,
             Named::File(file) => Some(Watch {

@@ -22,6 +22,8 @@ pub struct Config {
     #[serde(default)]
     pub cache: Cache,
     #[serde(default)]
+    pub recorder: Recorder,
+    #[serde(default)]
     pub session: Session,
     #[serde(default)]
     pub bindings: Bindings,
@@ -125,6 +127,25 @@ impl Default for Cache {
             enabled: true,
             folder: None,
             shared: None,
+        }
+    }
+}
+
+/// Decisions that are kept, with what they depended on: a policy is tried on them before it decides.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Recorder {
+    /// the last so many, 0 to 4096; 0 = none, and new policies are not tried
+    pub keep: usize,
+    /// for recordings that an operator starts; without it there are none
+    pub folder: Option<PathBuf>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Recorder {
+            keep: 256,
+            folder: None,
         }
     }
 }

@@ -17,6 +17,7 @@ impl Config {
         range("listen.threads", self.listen.threads as u64, 0, 1024)?;
         time("bindings.ttl", self.bindings.ttl, false)?;
         self.limits.check()?;
+        range("recorder.keep", self.recorder.keep as u64, 0, 4096)?;
         ensure!(
             !self.pools.is_empty(),
             "no [[pool]]: wanted at least one, with the engines to route to"

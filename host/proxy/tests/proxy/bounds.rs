@@ -2,7 +2,7 @@
 
 use crate::harness::*;
 use pointsman_core::{Core, Limits};
-use pointsman_proxy::{Error, Proxy, Settings, SystemClock};
+use pointsman_proxy::{Error, Proxy, Settings, SystemClock, Witnesses};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -106,7 +106,13 @@ async fn an_address_that_is_taken_is_an_error_at_the_start() {
             threads: 2,
             ..Settings::default()
         };
-        let error = Proxy::bind(settings, core(), Arc::new(Least::default())).unwrap_err();
+        let error = Proxy::bind(
+            settings,
+            core(),
+            Arc::new(Least::default()),
+            Witnesses::default(),
+        )
+        .unwrap_err();
         assert!(matches!(error, Error::Listen { .. }), "{error}");
     }
 }

@@ -2,13 +2,18 @@
 
 use crate::harness::*;
 use pointsman_core::{Core, Limits};
-use pointsman_proxy::{Proxy, Settings, SystemClock};
+use pointsman_proxy::{Proxy, Settings, SystemClock, Witnesses};
 use std::net::TcpListener;
 use std::sync::Arc;
 
 fn bind(settings: Settings) -> Result<(), String> {
     let core = Arc::new(Core::new(Limits::default(), Arc::new(SystemClock::start())));
-    let bound = Proxy::bind(settings, core, Arc::new(Least::default()));
+    let bound = Proxy::bind(
+        settings,
+        core,
+        Arc::new(Least::default()),
+        Witnesses::default(),
+    );
     bound.map(drop).map_err(|error| error.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! A request, as a test describes it.
 
 use pointsman_core::{Facts, Phase};
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub(super) const PHASE: Phase = Phase::Serve;
 pub(super) const MODEL: &str = "m";
@@ -113,8 +113,8 @@ impl Turn {
         self
     }
 
-    pub(super) fn facts(&self) -> Option<Rc<dyn Facts>> {
-        Some(Rc::new(Raw(self.clone())))
+    pub(super) fn facts(&self) -> Option<Arc<dyn Facts>> {
+        Some(Arc::new(Raw(self.clone())))
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::admin::read_token;
 use crate::commands::print_json;
 use crate::policies::Named;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub struct Wanted {
 }
 
 /// What the host said: its JSON, and whether that is what was wanted.
-struct Said {
+pub struct Said {
     ok: bool,
     value: Value,
 }
@@ -82,7 +82,10 @@ pub fn rollback(remote: &Remote, as_json: bool) -> Result<ExitCode> {
 
 /// Puts a policy in place.
 pub fn swap(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
-    wanted.send("policy/swap")?.show(as_json, show_status)
+    wanted.send("policy/swap")?.show(as_json, |value| {
+        show_canary(field(value, "canary"));
+        show_status(value);
+    })
 }
 
 /// Loads a policy on the host, and leaves the running one in place.
@@ -90,11 +93,12 @@ pub fn load(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
     wanted.send("policy/load")?.show(as_json, |value| {
         let (name, version) = (text(value, "name"), text(value, "version"));
         println!("{name} {version} can be used there: swap it in with `pointsman policy swap`");
+        show_canary(field(value, "canary"));
     })
 }
 
 impl Wanted {
-    fn send(&self, path: &str) -> Result<Said> {
+    pub fn send(&self, path: &str) -> Result<Said> {
         let config: Value = serde_json::from_str(&self.config)
             .with_context(|| format!("--config {:?}: wanted JSON", self.config))?;
         match Named::parse(&self.policy, Path::new(""))? {
@@ -134,17 +138,32 @@ impl Remote {
         Some(url)
     }
 
-    fn ask(
+    /// Asks the host.
+    pub fn ask(
         &self,
         method: Method,
         path: &str,
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<Said> {
-        let url = self.url(path).with_context(|| {
+        self.send(method, self.at(path)?, with)
+    }
+
+    /// Fetches what is no JSON, or fails with what the host says instead.
+    pub fn fetch(&self, path: &str) -> Result<Vec<u8>> {
+        let (status, body) = self.exchange(Method::GET, self.at(path)?, |request| request)?;
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        let value = serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status));
+        let error = field(&value, "error");
+        bail!("{}: {}", text(error, "cause"), text(error, "remedy"))
+    }
+
+    fn at(&self, path: &str) -> Result<Url> {
+        self.url(path).with_context(|| {
             let admin = &self.admin;
             format!("--admin {admin}: wanted the admin address, as in http://127.0.0.1:8081")
-        })?;
-        self.send(method, url, with)
+        })
     }
 
     fn send(
@@ -153,6 +172,19 @@ impl Remote {
         url: Url,
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<Said> {
+        let (status, body) = self.exchange(method, url, with)?;
+        Ok(Said {
+            ok: status == StatusCode::OK,
+            value: serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status)),
+        })
+    }
+
+    fn exchange(
+        &self,
+        method: Method,
+        url: Url,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<(StatusCode, Vec<u8>)> {
         let token = read_token(&self.token_file)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -171,10 +203,7 @@ impl Remote {
             let response = request.send().await.with_context(unreachable)?;
             let status = response.status();
             let body = response.bytes().await.with_context(unreachable)?;
-            Ok(Said {
-                ok: status == StatusCode::OK,
-                value: serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status)),
-            })
+            Ok((status, body.into()))
         })
     }
 }
@@ -189,7 +218,7 @@ fn no_api(status: StatusCode) -> Value {
 }
 
 impl Said {
-    fn show(&self, as_json: bool, show: impl FnOnce(&Value)) -> Result<ExitCode> {
+    pub fn show(&self, as_json: bool, show: impl FnOnce(&Value)) -> Result<ExitCode> {
         if as_json {
             print_json(&self.value)?;
         } else if self.ok {
@@ -208,7 +237,19 @@ impl Said {
     }
 }
 
-fn show_status(value: &Value) {
+/// What a policy would have said to the last decisions.
+pub fn show_canary(value: &Value) {
+    let number = |name| field(value, name).as_u64().unwrap_or(0);
+    let share = 100.0 * field(value, "changed_share").as_f64().unwrap_or(0.0);
+    println!(
+        "tried on the last {} decisions: {} would change ({share:.1} %)",
+        number("decisions"),
+        number("changed")
+    );
+}
+
+/// What decides.
+pub fn show_status(value: &Value) {
     let (name, version) = (text(value, "name"), text(value, "version"));
     println!(
         "{name} {version} decides, generation {}",
@@ -233,10 +274,12 @@ fn show_status(value: &Value) {
     }
 }
 
-fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+/// A part of what the host said.
+pub fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
     value.get(name).unwrap_or(&Value::Null)
 }
 
-fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+/// A text of it.
+pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     field(value, name).as_str().unwrap_or("?")
 }

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use pointsman_core::{Core, Limits, Load, Phase, Source, Target};
-use pointsman_proxy::{Breaker, Dialect, Endpoint, Pool, Proxy, Settings, SystemClock};
+use pointsman_proxy::{Breaker, Dialect, Endpoint, Pool, Proxy, Settings, SystemClock, Witnesses};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::oneshot;
@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 /// A proxy to be.
 pub struct Rig {
     pub settings: Settings,
+    pub witnesses: Witnesses,
     source: Arc<dyn Source>,
 }
 
@@ -38,6 +39,7 @@ impl Rig {
         };
         Rig {
             settings,
+            witnesses: Witnesses::default(),
             source: Arc::new(Least::default()),
         }
     }
@@ -69,7 +71,7 @@ impl Rig {
 
     pub fn start(self) -> Running {
         let core = Arc::new(Core::new(Limits::default(), Arc::new(SystemClock::start())));
-        let proxy = Proxy::bind(self.settings, core.clone(), self.source).unwrap();
+        let proxy = Proxy::bind(self.settings, core.clone(), self.source, self.witnesses).unwrap();
         let (address, admin) = (proxy.data_addr(), proxy.admin_addr());
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
