@@ -191,3 +191,52 @@ async fn what_a_host_recorded_another_policy_can_be_tried_on_offline() -> Result
     assert_eq!(said["recording"]["changed"], 0, "{said:#}");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_is_killed_while_it_records_leaves_what_can_be_read_and_starts_again()
+-> Result<()> {
+    let a = Engine::start("a", 4).await?;
+    let folder = tempfile::tempdir()?;
+    token_file(&folder, 0o600, crate::operated::TOKEN)?;
+    let recordings = folder.path().join("recordings");
+    std::fs::create_dir(&recordings)?;
+    let more = format!("[recorder]\nfolder = {recordings:?}\n");
+    let text = more + &config(&folder, "session-affinity", &[&a]);
+    let mut held = Some(folder);
+    let mut torn = 0;
+    for round in 0..5_u64 {
+        let host = Host::start_config(&text).await?;
+        let folder = held.take().context("the folder")?;
+        let mut host = Operated::of(host, folder);
+        let name = format!("{round}.jsonl");
+        (host
+            .post("recorder/start", &json!({ "file": name }))
+            .await?)
+            .ok()?;
+        let file = recordings.join(&name);
+        // Until some of it is on disk: another amount each time.
+        let mut sessions = 0_u64;
+        while std::fs::metadata(&file)?.len() < 3000 * (round + 1) {
+            let texts = (0..8).map(|n| (format!("s{}", sessions + n), "hello".to_owned()));
+            let chats: Vec<_> = texts.collect();
+            let sent = chats
+                .iter()
+                .map(|(session, text)| host.host.chat(session, text));
+            for answer in futures_util::future::join_all(sent).await {
+                assert_eq!(answer?.status, 200);
+            }
+            sessions += 8;
+        }
+        host.host.process.kill().await?;
+        let (output, said) = check("session-affinity", &file)?;
+        assert!(output.status.success(), "{output:?}");
+        assert!(
+            said["recording"]["decisions"].as_u64() > Some(0),
+            "{said:#}"
+        );
+        torn += u32::from(said["recording"]["torn"] == true);
+        held = Some(host.folder);
+    }
+    println!("{torn} of 5 ended in half a line");
+    Ok(())
+}
