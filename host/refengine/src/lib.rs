@@ -31,6 +31,7 @@
 
 pub mod cache;
 pub mod cost;
+pub mod delayer;
 pub mod preset;
 pub mod scheduler;
 pub mod tokens;
