@@ -33,6 +33,7 @@ pub mod cache;
 pub mod cost;
 pub mod delayer;
 pub mod preset;
+pub mod recording;
 pub mod scheduler;
 pub mod tokens;
 

@@ -1,4 +1,6 @@
-//! `pointsman engine`: a reference engine in real time.
+//! `pointsman engine`: a reference engine in real time, and what belongs to it.
+
+mod delayer;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
@@ -7,9 +9,24 @@ use serde_json::json;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-/// Arguments.
+/// Arguments; without a command the engine runs.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Play recorded ticks: prints `fire` or `hold` and the cause, a line a tick
+    Delayer(delayer::Args),
+}
+
+#[derive(clap::Args)]
+struct EngineArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
     listen: SocketAddr,
@@ -31,8 +48,15 @@ pub struct Args {
     cache_blocks: Option<usize>,
 }
 
-/// Runs until the process is told to end.
+/// Runs until the process is told to end, or what the command says.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    match &args.command {
+        Some(Command::Delayer(args)) => delayer::run(args, as_json),
+        None => serve(&args.engine, as_json),
+    }
+}
+
+fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
     let mut preset = Preset::named(&args.preset)?;
     if let Some(blocks) = args.cache_blocks {
         preset.cache_blocks = blocks;
