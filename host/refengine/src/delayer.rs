@@ -18,8 +18,13 @@
 //! a delayer that cannot tell must not keep requests waiting. With one rank there is no collective:
 //! [`Delayer::decide_alone`].
 
+mod counts;
+
+pub use counts::Counts;
+
 /// The thresholds, the same on every rank.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Thresholds {
     /// Ticks that belong to decode after every executed prefill; 0: none.
     pub prefill_decode_interval: u32,
@@ -61,8 +66,7 @@ impl Default for Thresholds {
 }
 
 /// What one rank has before a tick.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Outlook {
     /// A prompt could go on or begin now: there is a place in the batch and room in the cache.
     pub prefillable: bool,

@@ -141,22 +141,19 @@ impl Recording {
         if wanted > 0 && wanted != found {
             return Err(BadTick::Changed { wanted, found });
         }
-        let ranges: [(_, _, fn(&Rank) -> f64, f64); 2] = [
-            ("kv_usage", "0 to 1", |r| r.kv_usage, 1.0),
-            ("oldest_age_ms", "at least 0", |r| r.oldest_age_ms, f64::MAX),
-        ];
         for (rank, has) in ranks.iter().enumerate() {
-            for (field, wanted, read, most) in ranges {
-                let found = read(has);
-                if !(0.0..=most).contains(&found) {
-                    return Err(BadTick::Range {
-                        rank,
-                        field,
-                        wanted,
-                        found,
-                    });
-                }
-            }
+            let range = |field, wanted, most, found| {
+                let inside = (0.0..=most).contains(&found);
+                let bad = BadTick::Range {
+                    rank,
+                    field,
+                    wanted,
+                    found,
+                };
+                if inside { Ok(()) } else { Err(bad) }
+            };
+            range("kv_usage", "0 to 1", 1.0, has.kv_usage)?;
+            range("oldest_age_ms", "at least 0", f64::MAX, has.oldest_age_ms)?;
         }
         Ok(())
     }

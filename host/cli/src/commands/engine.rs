@@ -4,6 +4,7 @@ mod delayer;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
+use pointsman_refengine::delayer::Thresholds;
 use pointsman_refengine::{EngineConfig, Preset, Server};
 use serde_json::json;
 use std::net::SocketAddr;
@@ -46,6 +47,20 @@ struct EngineArgs {
     /// Cache blocks of 64 tokens a rank, in place of the preset's
     #[arg(long, value_name = "BLOCKS")]
     cache_blocks: Option<usize>,
+    /// Ranks tick together, and a delayer decides when they prefill; the thresholds below are its
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
+    prefill_delayer: Switch,
+    /// Ticks that belong to decode after every executed prefill
+    #[arg(long, value_name = "TICKS", default_value_t = Thresholds::default().prefill_decode_interval)]
+    decode_interval: u32,
+    #[command(flatten)]
+    thresholds: delayer::ThresholdArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 /// Runs until the process is told to end, or what the command says.
@@ -61,7 +76,10 @@ fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
     if let Some(blocks) = args.cache_blocks {
         preset.cache_blocks = blocks;
     }
+    let budget = u32::try_from(preset.max_num_batched_tokens).unwrap_or(u32::MAX);
     let config = EngineConfig {
+        prefill_delayer: args.prefill_delayer == Switch::On,
+        thresholds: args.thresholds.thresholds(args.decode_interval, budget),
         name: args.name.clone(),
         ranks: args.ranks,
         preset,

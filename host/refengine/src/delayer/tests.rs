@@ -428,7 +428,9 @@ fn outlook() -> impl Strategy<Value = Outlook> {
 
 /// A tick of random traffic: each rank's outlook and whether a permitted prefill completes there,
 /// and whether the collective fails.
-fn tick(ranks: usize) -> impl Strategy<Value = (Vec<(Outlook, bool)>, bool)> {
+type RandomTick = (Vec<(Outlook, bool)>, bool);
+
+fn tick(ranks: usize) -> impl Strategy<Value = RandomTick> {
     let rank = (outlook(), prop::bool::weighted(0.7));
     (
         prop::collection::vec(rank, ranks),
@@ -436,7 +438,7 @@ fn tick(ranks: usize) -> impl Strategy<Value = (Vec<(Outlook, bool)>, bool)> {
     )
 }
 
-fn traffic() -> impl Strategy<Value = (Thresholds, Vec<(Vec<(Outlook, bool)>, bool)>)> {
+fn traffic() -> impl Strategy<Value = (Thresholds, Vec<RandomTick>)> {
     let set = (
         0..5u32,
         1..30u32,
