@@ -83,17 +83,11 @@ impl PrefixCache {
     /// keys come from the cache. `None`, and nothing changed, if the sequences that run leave too
     /// few.
     pub fn admit(&mut self, keys: &Arc<[u64]>, usable: usize, total: usize) -> Option<Hold> {
-        let usable = keys
-            .get(..usable.min(keys.len()).min(total))
-            .unwrap_or_default();
-        let shared = self.lookup(usable);
-        let hit = usable.get(..shared).unwrap_or_default();
-        let hit_idle = hit.iter().filter(|k| self.is_idle(**k)).count();
-        let private = total - shared;
-        // What is hit leaves the idle list, so it cannot be evicted to make room for the rest.
-        if private > self.capacity.saturating_sub(self.referenced() + hit_idle) {
+        let hit = self.hit(keys, usable, total);
+        if !self.has_room(hit, total) {
             return None;
         }
+        let (shared, private) = (hit.len(), total - hit.len());
         for key in hit {
             self.reference(*key);
         }
@@ -106,6 +100,28 @@ impl PrefixCache {
             shared,
             private,
         })
+    }
+
+    /// Whether [`PrefixCache::admit`] would take it now.
+    #[must_use]
+    pub fn fits(&self, keys: &[u64], usable: usize, total: usize) -> bool {
+        // Most often there is room for all of it, whatever is hit.
+        self.referenced() + total <= self.capacity
+            || self.has_room(self.hit(keys, usable, total), total)
+    }
+
+    /// The leading keys that are hit.
+    fn hit<'a>(&self, keys: &'a [u64], usable: usize, total: usize) -> &'a [u64] {
+        let usable = keys
+            .get(..usable.min(keys.len()).min(total))
+            .unwrap_or_default();
+        usable.get(..self.lookup(usable)).unwrap_or_default()
+    }
+
+    fn has_room(&self, hit: &[u64], total: usize) -> bool {
+        // What is hit leaves the idle list, so it cannot be evicted to make room for the rest.
+        let hit_idle = hit.iter().filter(|k| self.is_idle(**k)).count();
+        total - hit.len() <= self.capacity.saturating_sub(self.referenced() + hit_idle)
     }
 
     /// The sequence has computed its first `computed` blocks: others may use them from now on.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::delayer::Thresholds;
 use crate::error::ConfigError;
 use crate::preset::Preset;
 
@@ -30,6 +31,11 @@ pub struct EngineConfig {
     pub max_queue: usize,
     /// The largest request body in bytes; a larger one is answered with 413.
     pub max_body_bytes: usize,
+    /// Whether ranks tick together and a delayer decides when they prefill.
+    pub prefill_delayer: bool,
+    /// What it decides by, also when it is turned on later. Its token budget is the preset's
+    /// `max_num_batched_tokens`, whatever stands here.
+    pub thresholds: Thresholds,
     /// How long requests in flight may go on after the shutdown signal.
     pub shutdown_grace: Duration,
 }
@@ -44,6 +50,8 @@ impl Default for EngineConfig {
             time_scale: 1.0,
             max_queue: 1024,
             max_body_bytes: 64 << 20,
+            prefill_delayer: false,
+            thresholds: Thresholds::default(),
             shutdown_grace: Duration::from_secs(5),
         }
     }
@@ -84,7 +92,63 @@ impl EngineConfig {
                 self.max_queue,
             ));
         }
+        self.thresholds.validate()?;
         self.preset.validate()
+    }
+}
+
+impl Thresholds {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first threshold that is out of range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let parts = [
+            (
+                "target_fill",
+                Some(self.target_fill),
+                0.05,
+                1.0,
+                "0.05 to 1",
+            ),
+            (
+                "kv_high_watermark",
+                Some(self.kv_high_watermark),
+                0.0,
+                1.0,
+                "0 to 1",
+            ),
+            (
+                "token_usage_low_watermark",
+                self.token_usage_low_watermark,
+                0.0,
+                1.0,
+                "0 to 1",
+            ),
+            (
+                "max_queue_ms",
+                self.max_queue_ms,
+                0.0,
+                f64::MAX,
+                "at least 0",
+            ),
+        ];
+        for (setting, value, low, high, wanted) in parts {
+            if let Some(found) = value.filter(|value| !(low..=high).contains(value)) {
+                return Err(ConfigError::new(setting, wanted, found));
+            }
+        }
+        let ticks = [
+            ("ttft_max_ticks", self.ttft_max_ticks),
+            ("partial_max_ticks", self.partial_max_ticks),
+            ("stall_ticks", self.stall_ticks),
+        ];
+        for (setting, ticks) in ticks {
+            if ticks == 0 {
+                return Err(ConfigError::new(setting, "at least 1", ticks));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -96,6 +160,12 @@ mod tests {
     fn the_default_is_valid_and_each_setting_out_of_range_is_named() {
         let ok = EngineConfig::default();
         assert_eq!(ok.validate(), Ok(()));
+        let set = Thresholds::default();
+        let with = |thresholds| EngineConfig {
+            thresholds,
+            ..ok.clone()
+        };
+        assert_eq!(with(set).validate(), Ok(()));
         let bad = [
             (
                 "name",
@@ -145,6 +215,55 @@ mod tests {
                     max_queue: 0,
                     ..ok.clone()
                 },
+            ),
+            (
+                "target_fill",
+                with(Thresholds {
+                    target_fill: 1.01,
+                    ..set
+                }),
+            ),
+            (
+                "kv_high_watermark",
+                with(Thresholds {
+                    kv_high_watermark: f64::NAN,
+                    ..set
+                }),
+            ),
+            (
+                "token_usage_low_watermark",
+                with(Thresholds {
+                    token_usage_low_watermark: Some(2.0),
+                    ..set
+                }),
+            ),
+            (
+                "max_queue_ms",
+                with(Thresholds {
+                    max_queue_ms: Some(-1.0),
+                    ..set
+                }),
+            ),
+            (
+                "ttft_max_ticks",
+                with(Thresholds {
+                    ttft_max_ticks: 0,
+                    ..set
+                }),
+            ),
+            (
+                "partial_max_ticks",
+                with(Thresholds {
+                    partial_max_ticks: 0,
+                    ..set
+                }),
+            ),
+            (
+                "stall_ticks",
+                with(Thresholds {
+                    stall_ticks: 0,
+                    ..set
+                }),
             ),
         ];
         for (setting, config) in bad {

@@ -1,17 +1,22 @@
 //! All ranks of one engine, and a request's way through them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::balancer::{Balancer, Seat};
+use crate::collective::Group;
 use crate::config::EngineConfig;
+use crate::delayer::Counts;
+use crate::gate::{Decisions, Gate};
 use crate::preset::Preset;
 use crate::rank::{Output, RankHandle, RankTask};
 use crate::scheduler::{Request, Scheduler, TooLong, check_length};
+use crate::settings::{BadSetting, Settings};
 use crate::stats::RankStats;
 use crate::tokens::{Chain, Words, tokens_of};
 
@@ -20,6 +25,8 @@ pub(crate) struct Engine {
     preset: Preset,
     ranks: Vec<RankHandle>,
     balancer: Balancer,
+    group: Group,
+    settings: Mutex<Settings>,
     next_id: AtomicU64,
 }
 
@@ -59,11 +66,16 @@ pub(crate) struct Word {
 impl Engine {
     /// Starts one task a rank in `tasks`; they end with it.
     pub(crate) fn start(config: &EngineConfig, tasks: &mut JoinSet<()>) -> Arc<Self> {
-        let ranks = (0..config.ranks)
-            .map(|_| {
+        let settings = Settings::of(config);
+        let (group, members) = Group::new(config.ranks, settings.delayer());
+        let ranks = (members.into_iter())
+            .map(|member| {
                 let scheduler = Scheduler::new(config.preset.clone());
-                let (task, handle) = RankTask::new(scheduler, config.time_scale, config.max_queue);
-                tasks.spawn(task.run());
+                let decisions = Decisions::default();
+                let gate = Gate::new(member, decisions.clone());
+                let (task, handle) =
+                    RankTask::new(scheduler, decisions, config.time_scale, config.max_queue);
+                tasks.spawn(task.run(gate));
                 handle
             })
             .collect();
@@ -71,8 +83,28 @@ impl Engine {
             preset: config.preset.clone(),
             ranks,
             balancer: Balancer::new(config.ranks),
+            group,
+            settings: Mutex::new(settings),
             next_id: AtomicU64::new(0),
         })
+    }
+
+    /// What may be changed while it runs.
+    pub(crate) fn settings(&self) -> Settings {
+        *self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes some of it, for all ranks, from their next tick on.
+    pub(crate) fn change(&self, changes: Map<String, Value>) -> Result<Settings, BadSetting> {
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        *settings = settings.with(changes)?;
+        self.group.set(settings.delayer());
+        Ok(*settings)
+    }
+
+    /// Each rank's decisions about prefill, in order.
+    pub(crate) fn decisions(&self) -> Vec<Counts> {
+        self.ranks.iter().map(RankHandle::decisions).collect()
     }
 
     /// Queues a prompt on `rank`, or where the fewest requests are in flight.
@@ -115,6 +147,7 @@ impl Engine {
             prompt_tokens,
             output_tokens,
             keys,
+            arrived: handle.now(),
         };
         let outputs = handle
             .submit(request)

@@ -14,6 +14,7 @@ use crate::config::EngineConfig;
 use crate::engine::{Engine, Generation};
 use crate::fault::{Fault, FaultMode, FaultSwitch};
 use crate::openai::{Answer, Api, ApiError, Call, ModelList};
+use crate::settings::{Changes, ServerInfo};
 use crate::stats::EngineStats;
 use crate::stream::{AfterFirst, Cut, EngineBody, Tear, TokenStream};
 
@@ -46,6 +47,8 @@ enum Endpoint {
     Health,
     Metrics,
     Stats,
+    ServerInfo,
+    SetInternalState,
     Reset,
     Fault,
 }
@@ -59,6 +62,8 @@ impl Endpoint {
             "/health" => (Method::GET, Self::Health),
             "/metrics" => (Method::GET, Self::Metrics),
             "/stats" => (Method::GET, Self::Stats),
+            "/server_info" | "/get_server_info" => (Method::GET, Self::ServerInfo),
+            "/set_internal_state" => (Method::POST, Self::SetInternalState),
             "/reset" => (Method::POST, Self::Reset),
             "/fault" => (Method::POST, Self::Fault),
             _ => return None,
@@ -121,6 +126,21 @@ impl App {
                 ))
             }
             Endpoint::Stats => Ok(json(&self.stats())),
+            Endpoint::ServerInfo => Ok(json(&ServerInfo::of(&self.config, &self.engine))),
+            Endpoint::SetInternalState => {
+                let body = self.read(request.into_body()).await?;
+                let bad = |e: &dyn std::fmt::Display| {
+                    ApiError::new(StatusCode::BAD_REQUEST, e.to_string())
+                };
+                let changes: Changes = serde_json::from_slice(&body).map_err(|e| bad(&e))?;
+                let server_args = self
+                    .engine
+                    .change(changes.server_args)
+                    .map_err(|e| bad(&e))?;
+                Ok(json(
+                    &serde_json::json!({ "updated": true, "server_args": server_args }),
+                ))
+            }
             Endpoint::Reset => {
                 self.engine.reset().await;
                 Ok(json(&self.stats()))
@@ -144,6 +164,7 @@ impl App {
             name: self.config.name.clone(),
             faults_total: self.faults.happened(),
             ranks: self.engine.stats(),
+            prefill_delayer: self.engine.decisions(),
         }
     }
 

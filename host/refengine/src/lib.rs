@@ -20,18 +20,24 @@
 //!
 //! | layer | modules | knows |
 //! |---|---|---|
-//! | model | [`cost`], [`preset`], [`tokens`], [`cache`], [`scheduler`] | no clock, no I/O: the same code runs in virtual time |
-//! | real time | `pacer`, `rank`, `balancer`, `engine` | tokio: one task a rank |
+//! | model | [`cost`], [`preset`], [`tokens`], [`cache`], [`scheduler`], [`delayer`] | no clock, no I/O: the same code runs in virtual time |
+//! | virtual time | [`lockstep`], [`recording`] | all ranks in one thread, in exact order |
+//! | real time | [`collective`], `gate`, `pacer`, `rank`, `balancer`, `engine` | tokio: one task a rank |
 //! | wire | `openai`, `stream`, `fault`, `http`, [`Server`] | hyper |
 //!
 //! Endpoints: `POST /v1/chat/completions`, `POST /v1/completions`, `GET /v1/models`,
-//! `GET /health`, `GET /metrics`. Of this engine only: `GET /stats` (the figures of `/metrics` as
-//! JSON), `POST /reset` (empties caches and counters), `POST /fault` (misbehave on purpose, see
-//! [`Fault`]).
+//! `GET /health`, `GET /metrics`. As SGLang has them: `GET /server_info` (settings, and each rank's
+//! state), `POST /set_internal_state` (changes settings of the scheduler). Of this engine only:
+//! `GET /stats` (the figures of `/metrics` as JSON), `POST /reset` (empties caches and counters),
+//! `POST /fault` (misbehave on purpose, see [`Fault`]).
 
 pub mod cache;
+pub mod collective;
 pub mod cost;
+pub mod delayer;
+pub mod lockstep;
 pub mod preset;
+pub mod recording;
 pub mod scheduler;
 pub mod tokens;
 
@@ -40,11 +46,13 @@ mod config;
 mod engine;
 mod error;
 mod fault;
+mod gate;
 mod http;
 mod openai;
 mod pacer;
 mod rank;
 mod server;
+mod settings;
 mod stats;
 mod stream;
 

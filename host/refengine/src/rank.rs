@@ -1,11 +1,14 @@
 //! One rank in real time: a task that owns its scheduler.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
+use crate::delayer::Counts;
+use crate::gate::{Decisions, Gate};
 use crate::pacer::Pacer;
 use crate::scheduler::{Admission, Request, Scheduler, Step};
 use crate::stats::RankStats;
@@ -26,6 +29,30 @@ pub(crate) struct RankHandle {
     /// One permit for each request that may wait.
     queue: Arc<Semaphore>,
     stats: Arc<Mutex<RankStats>>,
+    decisions: Decisions,
+    clock: Clock,
+}
+
+/// Modelled time since the engine started; at time scale 0 the machine's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    start: Instant,
+    scale: f64,
+}
+
+impl Clock {
+    pub(crate) fn start(time_scale: f64) -> Self {
+        let scale = if time_scale > 0.0 { time_scale } else { 1.0 };
+        Self {
+            start: Instant::now(),
+            scale,
+        }
+    }
+
+    pub(crate) fn now(self) -> Duration {
+        let seconds = self.start.elapsed().as_secs_f64() / self.scale;
+        Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+    }
 }
 
 /// The channel is bounded by what goes in: a submission takes a permit of the queue, and each
@@ -78,6 +105,16 @@ impl RankHandle {
         let _ = is_done.await;
     }
 
+    /// When a request arrives that is submitted now.
+    pub(crate) fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    /// What its delayer decided, by cause.
+    pub(crate) fn decisions(&self) -> Counts {
+        self.decisions.get()
+    }
+
     pub(crate) fn stats(&self) -> RankStats {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,21 +128,27 @@ pub(crate) struct RankTask {
     commands: mpsc::UnboundedReceiver<Command>,
     clients: HashMap<u64, Client>,
     stats: Arc<Mutex<RankStats>>,
+    decisions: Decisions,
+    clock: Clock,
 }
 
 impl RankTask {
     pub(crate) fn new(
         scheduler: Scheduler,
+        decisions: Decisions,
         time_scale: f64,
         max_queue: usize,
     ) -> (Self, RankHandle) {
         let (sender, commands) = mpsc::unbounded_channel();
         let stats = Arc::new(Mutex::new(scheduler.stats()));
         let queue = Arc::new(Semaphore::new(max_queue.min(Semaphore::MAX_PERMITS)));
+        let clock = Clock::start(time_scale);
         let handle = RankHandle {
             commands: sender,
             queue,
             stats: stats.clone(),
+            decisions: decisions.clone(),
+            clock,
         };
         let pacer = Pacer::new(time_scale);
         (
@@ -115,25 +158,58 @@ impl RankTask {
                 commands,
                 clients: HashMap::new(),
                 stats,
+                decisions,
+                clock,
             },
             handle,
         )
     }
 
-    pub(crate) async fn run(mut self) {
+    /// The gate ends with the task, however that ends: the other ranks must not wait for it.
+    pub(crate) async fn run(mut self, mut gate: Gate) {
         loop {
             while let Ok(command) = self.commands.try_recv() {
                 self.apply(command);
             }
-            match self.scheduler.step(Admission::Fire) {
-                Some(step) => self.perform(step).await,
-                None => {
-                    self.publish();
-                    let Some(command) = self.commands.recv().await else {
-                        return;
-                    };
-                    self.pacer.resume();
+            if self.scheduler.is_idle() {
+                self.publish();
+                tokio::select! {
+                    command = self.commands.recv() => {
+                        let Some(command) = command else { return };
+                        self.pacer.resume();
+                        self.apply(command);
+                        continue;
+                    }
+                    () = gate.called() => {}
+                }
+            }
+            let admission = self.admission(&mut gate).await;
+            match self.scheduler.step(admission) {
+                Some(step) => {
+                    let prefills = step.prefill_tokens > 0;
+                    self.perform(step).await;
+                    if prefills {
+                        gate.prefill_executed();
+                    }
+                }
+                // Held, or given up meanwhile: the other ranks go on.
+                None => tokio::task::yield_now().await,
+            }
+        }
+    }
+
+    /// Whether the next step may prefill. Commands take effect meanwhile.
+    async fn admission(&mut self, gate: &mut Gate) -> Admission {
+        if !gate.begin(&self.scheduler, self.clock.now()) {
+            return Admission::Fire;
+        }
+        loop {
+            tokio::select! {
+                biased;
+                admission = gate.admission() => return admission,
+                Some(command) = self.commands.recv() => {
                     self.apply(command);
+                    self.publish();
                 }
             }
         }
@@ -201,6 +277,7 @@ impl RankTask {
             }
             Command::Reset(done) => {
                 self.scheduler.reset();
+                self.decisions.update(|counts| *counts = Counts::default());
                 self.publish();
                 let _ = done.send(());
             }
@@ -211,3 +288,6 @@ impl RankTask {
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.scheduler.stats();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,8 +9,8 @@
 //! `max_num_seqs` and the cache allow. A request that does not fit yet holds up those behind it.
 //! The chunk that ends a prompt also yields the first token.
 //!
-//! To come: lock-step of all ranks with one reduction a tick, whose outcome is the [`Admission`]
-//! of each step.
+//! Whether a step may prefill is the [`Admission`] that it is given: the place of a prefill delayer,
+//! which looks at [`Scheduler::outlook`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::cache::{Hold, PrefixCache};
 use crate::cost::Work;
+use crate::delayer::Outlook;
 use crate::preset::Preset;
 use crate::stats::RankStats;
 
@@ -33,6 +34,8 @@ pub struct Request {
     /// Keys of the full blocks of the prompt and, as far as known, of the output behind it. Blocks
     /// without a key are never found again.
     pub keys: Arc<[u64]>,
+    /// When it came, on the clock of whoever drives the scheduler.
+    pub arrived: Duration,
 }
 
 /// May this step prefill? Decided by the caller for each step, before it begins: this is the place
@@ -96,11 +99,19 @@ pub struct TooLong {
 pub struct Scheduler {
     preset: Preset,
     cache: PrefixCache,
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<Waiting>,
     /// In order of admission.
     running: Vec<Sequence>,
     /// Only the totals; `stats` fills in the rest.
     totals: RankStats,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    request: Request,
+    /// Prompt tokens that were not cached when it came: looking again at every tick would cost more
+    /// than it is worth.
+    new_tokens: usize,
 }
 
 #[derive(Debug)]
@@ -163,8 +174,44 @@ impl Scheduler {
         request.output_tokens = request.output_tokens.max(1);
         check_length(&self.preset, request.prompt_tokens, request.output_tokens)?;
         self.totals.requests_total += 1;
-        self.waiting.push_back(request);
+        let new_tokens = request.prompt_tokens - self.cached_tokens(&request);
+        self.waiting.push_back(Waiting {
+            request,
+            new_tokens,
+        });
         Ok(())
+    }
+
+    /// Nothing waits and nothing runs.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// What a prefill delayer wants to know before a step that begins at `now`.
+    #[must_use]
+    pub fn outlook(&self, now: Duration) -> Outlook {
+        let partial = || self.running.iter().filter(|s| !s.decodes());
+        let has_partial = partial().next().is_some();
+        let head = self.waiting.front();
+        let budget = self.preset.max_num_batched_tokens;
+        let mut pending: usize = partial().map(Sequence::prompt_left).sum();
+        // More than a forward pass holds is not asked for.
+        for waiting in &self.waiting {
+            if pending >= budget {
+                break;
+            }
+            pending += waiting.new_tokens;
+        }
+        let age = head.map_or(Duration::ZERO, |w| now.saturating_sub(w.request.arrived));
+        Outlook {
+            prefillable: has_partial || head.is_some_and(|w| self.is_admissible(&w.request)),
+            pending_tokens: pending as u64,
+            running_decode: (self.running.len() - partial().count()) as u64,
+            kv_usage: self.cache.referenced() as f64 / self.cache.capacity() as f64,
+            has_partial,
+            oldest_age_ms: age.as_secs_f64() * 1e3,
+        }
     }
 
     /// Begins the next step, or says that there is nothing to do, under this admission.
@@ -194,7 +241,7 @@ impl Scheduler {
 
     /// Gives a request up, waiting or running, and frees its blocks. False: not here (any more).
     pub fn cancel(&mut self, id: u64) -> bool {
-        if let Some(at) = self.waiting.iter().position(|r| r.id == id) {
+        if let Some(at) = self.waiting.iter().position(|w| w.request.id == id) {
             self.waiting.remove(at);
         } else if let Some(at) = self.running.iter().position(|s| s.request.id == id) {
             let sequence = self.running.remove(at);
@@ -255,14 +302,11 @@ impl Scheduler {
 
     /// Takes the head of the queue, if the cache has room for it.
     fn admit_next(&mut self) -> Option<Sequence> {
-        let block = self.preset.block_tokens;
-        let head = self.waiting.front()?;
-        // At least the prompt's last token is computed: it yields the first output token.
-        let usable = head.prompt_tokens.saturating_sub(1) / block;
-        let total = (head.prompt_tokens + head.output_tokens).div_ceil(block);
+        let head = &self.waiting.front()?.request;
+        let (usable, total) = self.blocks_of(head);
         let hold = self.cache.admit(&head.keys, usable, total)?;
-        let request = self.waiting.pop_front()?;
-        let computed = hold.shared() * block;
+        let request = self.waiting.pop_front()?.request;
+        let computed = hold.shared() * self.preset.block_tokens;
         Some(Sequence {
             request,
             hold,
@@ -270,6 +314,27 @@ impl Scheduler {
             generated: 0,
             chunk: 0,
         })
+    }
+
+    fn is_admissible(&self, head: &Request) -> bool {
+        let (usable, total) = self.blocks_of(head);
+        self.running.len() < self.preset.max_num_seqs && self.cache.fits(&head.keys, usable, total)
+    }
+
+    /// Prompt tokens that the cache would spare it now.
+    fn cached_tokens(&self, request: &Request) -> usize {
+        let (usable, _) = self.blocks_of(request);
+        let keys = request.keys.get(..usable.min(request.keys.len()));
+        self.cache.lookup(keys.unwrap_or_default()) * self.preset.block_tokens
+    }
+
+    /// How many blocks it can have from the cache at most, and how many it needs.
+    fn blocks_of(&self, request: &Request) -> (usize, usize) {
+        let block = self.preset.block_tokens;
+        // At least the prompt's last token is computed: it yields the first output token.
+        let usable = request.prompt_tokens.saturating_sub(1) / block;
+        let total = (request.prompt_tokens + request.output_tokens).div_ceil(block);
+        (usable, total)
     }
 
     /// Computes the planned chunks and one token for each sequence that decodes.

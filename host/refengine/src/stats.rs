@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use crate::delayer::Counts;
+
 /// One rank's figures. Gauges say what is; totals count since the start or the last `POST /reset`.
 ///
 /// With no request in flight and none cancelled, `prompt_tokens_total` is the sum of
@@ -49,6 +51,9 @@ pub struct EngineStats {
     pub faults_total: u64,
     /// One entry a rank, in order.
     pub ranks: Vec<RankStats>,
+    /// What each rank's prefill delayer decided, by cause; all zero while it is off.
+    #[serde(default)]
+    pub prefill_delayer: Vec<Counts>,
 }
 
 type Read = fn(&RankStats) -> f64;
@@ -143,6 +148,18 @@ impl EngineStats {
             let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
             for (rank, stats) in self.ranks.iter().enumerate() {
                 let _ = writeln!(text, "{name}{{engine=\"{rank}\"}} {}", read(stats));
+            }
+        }
+        let name = "pointsman_engine_prefill_delayer_decisions_total";
+        let help = "Ticks in which the prefill delayer fired or held, by cause.";
+        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} counter");
+        for (rank, counts) in self.prefill_delayer.iter().enumerate() {
+            for (cause, n) in counts.iter() {
+                let (decision, cause) = (cause.decision(), cause.as_str());
+                let _ = writeln!(
+                    text,
+                    "{name}{{engine=\"{rank}\",decision=\"{decision}\",cause=\"{cause}\"}} {n}"
+                );
             }
         }
         text

@@ -1,15 +1,33 @@
-//! `pointsman engine`: a reference engine in real time.
+//! `pointsman engine`: a reference engine in real time, and what belongs to it.
+
+mod delayer;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
+use pointsman_refengine::delayer::Thresholds;
 use pointsman_refengine::{EngineConfig, Preset, Server};
 use serde_json::json;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-/// Arguments.
+/// Arguments; without a command the engine runs.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Play recorded ticks: prints `fire` or `hold` and the cause, a line a tick
+    Delayer(delayer::Args),
+}
+
+#[derive(clap::Args)]
+struct EngineArgs {
     /// Where to listen; port 0 takes a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9001")]
     listen: SocketAddr,
@@ -29,15 +47,39 @@ pub struct Args {
     /// Cache blocks of 64 tokens a rank, in place of the preset's
     #[arg(long, value_name = "BLOCKS")]
     cache_blocks: Option<usize>,
+    /// Ranks tick together, and a delayer decides when they prefill; the thresholds below are its
+    #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
+    prefill_delayer: Switch,
+    /// Ticks that belong to decode after every executed prefill
+    #[arg(long, value_name = "TICKS", default_value_t = Thresholds::default().prefill_decode_interval)]
+    decode_interval: u32,
+    #[command(flatten)]
+    thresholds: delayer::ThresholdArgs,
 }
 
-/// Runs until the process is told to end.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// Runs until the process is told to end, or what the command says.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    match &args.command {
+        Some(Command::Delayer(args)) => delayer::run(args, as_json),
+        None => serve(&args.engine, as_json),
+    }
+}
+
+fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
     let mut preset = Preset::named(&args.preset)?;
     if let Some(blocks) = args.cache_blocks {
         preset.cache_blocks = blocks;
     }
+    let budget = u32::try_from(preset.max_num_batched_tokens).unwrap_or(u32::MAX);
     let config = EngineConfig {
+        prefill_delayer: args.prefill_delayer == Switch::On,
+        thresholds: args.thresholds.thresholds(args.decode_interval, budget),
         name: args.name.clone(),
         ranks: args.ranks,
         preset,

@@ -27,6 +27,7 @@ fn request(id: u64, prompt_tokens: usize, output_tokens: usize, first: u64) -> R
         prompt_tokens,
         output_tokens,
         keys,
+        arrived: Duration::ZERO,
     }
 }
 
@@ -195,6 +196,7 @@ fn a_block_of_the_output_is_found_by_the_next_turn() {
         prompt_tokens: 6,
         output_tokens: 7,
         keys: (0..3).collect(),
+        arrived: Duration::ZERO,
     };
     let mut s = scheduler(preset(), &[first]);
     drain(&mut s);
@@ -328,4 +330,97 @@ fn an_empty_request_yields_one_token_and_ends() {
         last: true,
     };
     assert_eq!((steps.len(), &steps[0].tokens), (1, &vec![token]));
+}
+
+#[test]
+fn the_outlook_says_what_could_be_prefilled_and_what_is_in_the_way() {
+    let small = Preset {
+        max_num_seqs: 2,
+        cache_blocks: 10,
+        ..preset()
+    };
+    let mut s = scheduler(small, &[]);
+    let at = Duration::from_millis;
+    let idle = s.outlook(at(0));
+    assert_eq!(idle, Outlook::default());
+    assert!(s.is_idle());
+
+    let arrives = |request, ms| Request {
+        arrived: at(ms),
+        ..request
+    };
+    s.push(arrives(request(1, 18, 2, 0), 10)).unwrap();
+    s.push(arrives(request(2, 5, 1, 50), 20)).unwrap();
+    s.push(arrives(request(3, 5, 1, 60), 30)).unwrap();
+    let waiting = s.outlook(at(25));
+    assert_eq!(
+        waiting,
+        Outlook {
+            prefillable: true,
+            pending_tokens: 18,
+            oldest_age_ms: 15.0,
+            ..idle
+        },
+        "not more than a pass holds is counted"
+    );
+
+    s.step(Admission::Fire).unwrap();
+    let partial = s.outlook(at(25));
+    assert_eq!(
+        partial,
+        Outlook {
+            prefillable: true,
+            pending_tokens: 13,
+            kv_usage: 0.5,
+            has_partial: true,
+            oldest_age_ms: 5.0,
+            ..idle
+        }
+    );
+
+    s.step(Admission::Fire).unwrap();
+    let both = s.outlook(at(25));
+    assert_eq!((both.running_decode, both.has_partial), (1, true));
+    s.step(Admission::Hold).unwrap();
+    let after = s.outlook(at(40));
+    assert_eq!((after.running_decode, after.prefillable), (0, true));
+}
+
+#[test]
+fn a_full_batch_or_a_full_cache_is_not_prefillable() {
+    let one = Preset {
+        max_num_seqs: 1,
+        ..preset()
+    };
+    let tight = Preset {
+        cache_blocks: 4,
+        ..preset()
+    };
+    for full in [one, tight] {
+        let mut s = scheduler(full, &[request(1, 4, 9, 0), request(2, 4, 9, 50)]);
+        s.step(Admission::Fire).unwrap();
+        let outlook = s.outlook(Duration::ZERO);
+        assert_eq!((outlook.prefillable, outlook.pending_tokens), (false, 4));
+        drain(&mut s);
+        assert!(!s.outlook(Duration::ZERO).prefillable);
+    }
+}
+
+#[test]
+fn what_the_cache_has_is_not_pending_and_makes_room_only_once() {
+    let tight = Preset {
+        cache_blocks: 4,
+        ..preset()
+    };
+    let mut s = scheduler(tight, &[request(1, 9, 1, 0)]);
+    drain(&mut s);
+    s.push(request(2, 9, 3, 0)).unwrap();
+    assert_eq!(s.outlook(Duration::ZERO).pending_tokens, 1);
+    s.step(Admission::Fire).unwrap();
+    // Its first two blocks are there, but held: together with a third they fit.
+    s.push(request(3, 9, 3, 0)).unwrap();
+    assert!(s.outlook(Duration::ZERO).prefillable);
+    s.push(request(4, 9, 3, 0)).unwrap();
+    s.step(Admission::Fire).unwrap();
+    assert!(!s.outlook(Duration::ZERO).prefillable);
 }

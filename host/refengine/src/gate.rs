@@ -1,0 +1,98 @@
+//! Whether a rank's next step may prefill: its delayer, and the ranks that it decides with.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::collective::{Member, Mode, Outcome};
+use crate::delayer::{CollectiveError, Counts, Delayer};
+use crate::scheduler::{Admission, Scheduler};
+
+/// One rank's. Off, every step may prefill, and no rank waits for another.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    member: Member,
+    /// Of the epoch; none: off.
+    delayer: Option<(u64, Delayer)>,
+    counts: Decisions,
+}
+
+/// A rank's decisions, for those who ask.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Decisions(Arc<Mutex<Counts>>);
+
+impl Decisions {
+    pub(crate) fn get(&self) -> Counts {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn update(&self, update: impl FnOnce(&mut Counts)) {
+        update(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Gate {
+    pub(crate) fn new(member: Member, counts: Decisions) -> Self {
+        Self {
+            member,
+            delayer: None,
+            counts,
+        }
+    }
+
+    /// Ready when the other ranks wait for this one.
+    pub(crate) async fn called(&mut self) {
+        self.member.called().await;
+    }
+
+    /// Begins a tick. False: the delayer is off, prefill may run.
+    pub(crate) fn begin(&mut self, scheduler: &Scheduler, now: Duration) -> bool {
+        let Some(mode) = self.member.mode() else {
+            self.delayer = None;
+            return false;
+        };
+        let delayer = follow(&mut self.delayer, mode);
+        let vector = delayer.contribution(&scheduler.outlook(now));
+        self.member.arrive(&vector);
+        true
+    }
+
+    /// The decision of the tick that was begun. May be given up and asked again.
+    pub(crate) async fn admission(&mut self) -> Admission {
+        let cause = match self.member.outcome().await {
+            Outcome::Off => return Admission::Fire,
+            Outcome::Reduced { reduced, mode } => {
+                follow(&mut self.delayer, mode).decide(Ok(reduced))
+            }
+            Outcome::Failed => match &mut self.delayer {
+                Some((_, delayer)) => delayer.decide(Err(CollectiveError)),
+                None => return Admission::Fire,
+            },
+        };
+        self.counts.update(|counts| counts.count(cause));
+        if cause.fires() {
+            Admission::Fire
+        } else {
+            Admission::Hold
+        }
+    }
+
+    /// A step with prefill has completed.
+    pub(crate) fn prefill_executed(&mut self) {
+        if let Some((_, delayer)) = &mut self.delayer {
+            delayer.notify_prefill_executed();
+        }
+    }
+}
+
+/// The delayer of this epoch with these thresholds.
+fn follow(delayer: &mut Option<(u64, Delayer)>, mode: Mode) -> &mut Delayer {
+    if delayer
+        .as_ref()
+        .is_some_and(|(epoch, _)| *epoch != mode.epoch)
+    {
+        *delayer = None;
+    }
+    let (_, delayer) = delayer.get_or_insert_with(|| (mode.epoch, Delayer::new(mode.thresholds)));
+    delayer.set(mode.thresholds);
+    delayer
+}
