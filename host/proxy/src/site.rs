@@ -3,8 +3,6 @@
 use crate::answer::Answer;
 use crate::engines::Engines;
 use crate::explain::{Explained, Words};
-use crate::identify::Identifier;
-use crate::learn::Learner;
 use crate::metrics::Tally;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
@@ -12,6 +10,7 @@ use http::header::HeaderName;
 use pointsman_core::{
     Core, Event, Failure, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
 };
+use pointsman_request::{Identifier, Learner};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
