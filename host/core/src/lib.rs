@@ -27,8 +27,10 @@ mod decide;
 mod entry;
 mod fleet;
 mod hash;
+mod image;
 mod kernel;
 mod ledger;
+mod piece;
 mod places;
 mod prompt;
 mod shard;
@@ -37,7 +39,7 @@ mod ticket;
 mod types;
 
 pub use ask::{Ask, Explicit, Facts, Incoming};
-pub use bindings::{Bindings, Limits, WhenFull};
+pub use bindings::{Bindings, Limits, Pieces, WhenFull};
 pub use cells::Cells;
 pub use clock::{Clock, ManualClock};
 pub use commit::BadAnswer;
@@ -46,8 +48,9 @@ pub use decide::{Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, 
 pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
 pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
 pub use ledger::{Charge, Ledger};
+pub use piece::{BadImage, Piece};
 pub use prompt::{Chain, ChainBuilder, Shared};
-pub use ticket::Ticket;
+pub use ticket::{Step, Ticket};
 pub use types::{
     Binding, Choice, Decision, Endpoint, Event, Key, Keys, Load, Phase, Rejection, Request, Route,
     Sums, Table, Target, Tie, Usage, Wants, Weights,

@@ -31,6 +31,23 @@ enum Stage {
     Ended,
 }
 
+/// What happens to a request in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// see [`Ticket::dispatched`]
+    Dispatched,
+    /// see [`Ticket::output`]
+    Output,
+    /// see [`Ticket::finish`]
+    Finished,
+    /// see [`Ticket::fail`]
+    Failed,
+    /// see [`Ticket::refused`]
+    Refused,
+    /// see [`Ticket::cancel`]
+    Cancelled,
+}
+
 /// See the module. Dropped without an end, it counts as cancelled by the client.
 pub struct Ticket {
     worker: Rc<Worker>,
@@ -106,48 +123,28 @@ impl Ticket {
     /// A response head came that shows that the engine took the request (below 500, not 429): its
     /// bindings are confirmed.
     pub fn dispatched(&mut self) {
-        if self.stage != Stage::Sent {
-            return;
-        }
-        self.stage = Stage::Accepted;
-        let mut locked = self.lock(self.memory);
-        for lease in &self.leases {
-            if let Some(entry) = entry(&mut locked, lease.at) {
-                entry.confirm(lease.revision);
-            }
-        }
-        if let Some((key, number)) = self.memory
-            && let Some(entry) = entry(&mut locked, key)
-        {
-            entry.accept(number);
-        }
+        self.go(Step::Dispatched);
     }
 
     /// The first output came: the prompt is prefilled.
     pub fn output(&mut self) {
-        self.dispatched();
-        self.release_prefill();
+        self.go(Step::Output);
     }
 
     /// The response ended.
     pub fn finish(mut self) {
-        self.output();
-        self.end(End::Normal);
+        self.go(Step::Finished);
     }
 
     /// The request failed. Before the head everything is rolled back, and it may be sent anew; after
     /// it the bindings that it used are dropped, if they are still the same.
     pub fn fail(mut self) {
-        let end = match self.stage {
-            Stage::Sent => End::RolledBack,
-            Stage::Accepted | Stage::Ended => End::BrokenOff,
-        };
-        self.end(end);
+        self.go(Step::Failed);
     }
 
     /// The engine is too busy to take it (429, or 503 with `Retry-After`): nothing stays of it.
     pub fn refused(mut self) {
-        self.end(End::RolledBack);
+        self.go(Step::Refused);
     }
 
     /// The client has gone.
@@ -155,18 +152,60 @@ impl Ticket {
         drop(self);
     }
 
-    fn end(&mut self, end: End) {
+    fn go(&mut self, step: Step) {
+        self.release(step);
+        self.in_table(step, |_| true);
+        self.advance(step);
+    }
+
+    /// What a step gives back of the charge.
+    pub(crate) fn release(&mut self, step: Step) {
         if self.stage == Stage::Ended {
             return;
         }
-        self.stage = Stage::Ended;
-        self.fleet.ledger().release(self.target, self.charge);
-        self.charge = Charge::default();
+        let back = if self.end_by(step).is_some() {
+            std::mem::take(&mut self.charge)
+        } else if step == Step::Output {
+            Charge {
+                prefill_tokens: std::mem::take(&mut self.charge.prefill_tokens),
+                ..Charge::default()
+            }
+        } else {
+            return;
+        };
+        self.fleet.ledger().release(self.target, back);
+    }
+
+    /// What it does to those keys of the table that `here` says. Changes nothing else, so that it can
+    /// be repeated.
+    pub(crate) fn in_table(&self, step: Step, here: impl Fn(u64) -> bool) {
+        if !self.touches(step) {
+            return;
+        }
+        let (end, confirms) = (self.end_by(step), self.confirms(step));
+        let leases = || self.leases.iter().filter(|lease| here(lease.at));
+        let memory = (self.memory)
+            .filter(|(key, _)| here(*key) && (confirms || end == Some(End::RolledBack)));
         let core = &self.worker.core;
         let now = core.now_ms();
-        let unsent = self.memory.filter(|_| end == End::RolledBack);
-        let mut locked = self.lock(unsent);
-        for lease in &self.leases {
+        // Everything that this request holds in the table, at once.
+        let keys = leases().map(|lease| lease.at);
+        let mut locked = (core.bindings).lock(keys.chain(memory.map(|(key, _)| key)));
+        if confirms {
+            for lease in leases() {
+                if let Some(entry) = entry(&mut locked, lease.at) {
+                    entry.confirm(lease.revision);
+                }
+            }
+        }
+        if let Some((key, number)) = memory
+            && let Some(entry) = entry(&mut locked, key)
+            && confirms
+        {
+            entry.accept(number);
+        }
+        let Some(end) = end else { return };
+        for lease in leases() {
             // A parent's binding is another session's: its child's failure does not end it.
             let end = match (lease.key, end) {
                 (Key::Parent, End::BrokenOff) => End::Normal,
@@ -174,26 +213,59 @@ impl Ticket {
             };
             locked.end(lease.at, lease.revision, end, now, &core.fleet);
         }
-        if let Some((key, number)) = unsent
+        if let Some((key, number)) = memory
             && let Some(entry) = entry(&mut locked, key)
+            && !confirms
         {
             entry.unsend(number);
         }
     }
 
-    /// Everything that this request holds in the table, at once.
-    fn lock(&self, memory: Option<(u64, u64)>) -> Locked<'_> {
-        let leased = self.leases.iter().map(|lease| lease.at);
-        let bindings = &self.worker.core.bindings;
-        bindings.lock(leased.chain(memory.map(|(key, _)| key)))
+    pub(crate) fn worker(&self) -> &Rc<Worker> {
+        &self.worker
     }
 
-    fn release_prefill(&mut self) {
-        let prefill = Charge {
-            prefill_tokens: std::mem::take(&mut self.charge.prefill_tokens),
-            ..Charge::default()
+    /// It holds nothing any more.
+    pub(crate) fn disown(&mut self) {
+        self.stage = Stage::Ended;
+    }
+
+    /// Whether a step changes anything in the table.
+    pub(crate) fn touches(&self, step: Step) -> bool {
+        self.stage != Stage::Ended && (self.end_by(step).is_some() || self.confirms(step))
+    }
+
+    fn confirms(&self, step: Step) -> bool {
+        self.stage == Stage::Sent
+            && matches!(step, Step::Dispatched | Step::Output | Step::Finished)
+    }
+
+    /// How far the request is then.
+    pub(crate) fn advance(&mut self, step: Step) {
+        self.stage = match self.stage {
+            Stage::Ended => Stage::Ended,
+            _ if self.end_by(step).is_some() => Stage::Ended,
+            Stage::Sent | Stage::Accepted => Stage::Accepted,
         };
-        self.fleet.ledger().release(self.target, prefill);
+    }
+
+    /// The keys of the table that it holds.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        let memory = self.memory.map(|(key, _)| key);
+        self.leases.iter().map(|lease| lease.at).chain(memory)
+    }
+
+    fn end_by(&self, step: Step) -> Option<End> {
+        let sent = self.stage == Stage::Sent;
+        match step {
+            Step::Dispatched | Step::Output => None,
+            Step::Finished => Some(End::Normal),
+            Step::Refused => Some(End::RolledBack),
+            Step::Failed if sent => Some(End::RolledBack),
+            Step::Failed => Some(End::BrokenOff),
+            Step::Cancelled if sent => Some(End::RolledBack),
+            Step::Cancelled => Some(End::Normal),
+        }
     }
 }
 
@@ -203,10 +275,6 @@ fn entry<'a>(locked: &'a mut Locked<'_>, key: u64) -> Option<&'a mut Entry> {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        let end = match self.stage {
-            Stage::Sent => End::RolledBack,
-            Stage::Accepted | Stage::Ended => End::Normal,
-        };
-        self.end(end);
+        self.go(Step::Cancelled);
     }
 }
