@@ -100,6 +100,11 @@ impl Default for Incoming {
 }
 
 impl Incoming {
+    /// Where its keys are valid.
+    pub fn scope(&self) -> Scope {
+        Scope::new(self.route, self.phase, self.model)
+    }
+
     pub(crate) fn identity(&self, key: Key) -> Option<u64> {
         match key {
             Key::Session => self.session,
@@ -142,13 +147,9 @@ impl std::fmt::Debug for Ask {
 impl Ask {
     /// Looks up the session and makes the record that the policy is shown.
     pub fn begin(worker: &Rc<Worker>, incoming: &Incoming) -> Ask {
-        let scope = Scope::new(incoming.route, incoming.phase, incoming.model);
+        let scope = incoming.scope();
         let fleet = worker.fleet();
-        let declared = worker.policy.keys;
-        let keys = Key::ALL.map(|key| {
-            let identity = declared.has(key).then(|| incoming.identity(key))??;
-            Some(scope.key(key, identity))
-        });
+        let keys = worker.keys(scope, incoming);
         let (mut ran_on, mut shared) = (None, incoming.shared.tokens(None));
         let mut ask = Ask {
             now: worker.core.now_ms(),

@@ -58,22 +58,69 @@ pub(crate) struct Put {
     pub(crate) prompt: Option<Prompt>,
 }
 
+/// A table whose shards are kept elsewhere, each bounded by itself (see [`crate::Core::in_pieces`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// shards, at least 1
+    pub count: usize,
+    /// bindings in one of them, at least 1
+    pub most: usize,
+    /// A request counts as in flight at most this long, in ms: those who hold it may vanish.
+    pub lease_ms: u64,
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Bindings {
     shards: Box<[Mutex<Shard>]>,
     count: AtomicUsize,
     limits: Limits,
+    pieces: Option<Pieces>,
 }
 
 impl Bindings {
     pub(crate) fn new(limits: Limits) -> Bindings {
         let shards = if limits.max <= ONE_SHARD { 1 } else { SHARDS };
+        Bindings::sharded(limits, shards, None)
+    }
+
+    /// Whose shards are kept elsewhere.
+    pub(crate) fn in_pieces(limits: Limits, pieces: Pieces) -> Bindings {
+        Bindings::sharded(limits, pieces.count.max(1), Some(pieces))
+    }
+
+    fn sharded(limits: Limits, shards: usize, pieces: Option<Pieces>) -> Bindings {
         Bindings {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             count: AtomicUsize::new(0),
             limits,
+            pieces,
         }
+    }
+
+    /// Shards.
+    pub(crate) fn shards(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// A lease that is taken now is believed until then.
+    pub(crate) fn leased_until(&self, now: u64) -> u64 {
+        (self.pieces).map_or(u64::MAX, |pieces| now.saturating_add(pieces.lease_ms))
+    }
+
+    /// Looks into a shard.
+    pub(crate) fn with_shard(&self, at: usize, look: impl FnOnce(&Shard)) {
+        if let Some(shard) = self.shards.get(at) {
+            look(&lock(shard));
+        }
+    }
+
+    /// Puts another shard into the place of one, and returns that.
+    pub(crate) fn exchange(&self, at: usize, new: Shard) -> Option<Shard> {
+        let mut shard = lock(self.shards.get(at)?);
+        self.count.fetch_add(new.len(), Relaxed);
+        self.count.fetch_sub(shard.len(), Relaxed);
+        Some(std::mem::replace(&mut *shard, new))
     }
 
     /// Live bindings, and those whose time is over but that were not swept yet.
@@ -125,7 +172,7 @@ impl Bindings {
                         target: entry.held.target,
                         leases: 0,
                         session: entry.held.session,
-                        idle_until: if leased { fresh } else { entry.idle_until },
+                        idle_until: if leased { fresh } else { entry.until },
                         prompt: entry.prompt().cloned(),
                     };
                     (entry.key, put)
@@ -162,23 +209,30 @@ impl Bindings {
 
     /// Removes what is over; returns how many. Bounded work per shard lock.
     pub(crate) fn sweep(&self, now: u64, fleet: &Fleet) -> usize {
+        (0..self.shards.len())
+            .map(|at| self.sweep_shard(at, now, fleet))
+            .sum()
+    }
+
+    /// The same of one shard.
+    pub(crate) fn sweep_shard(&self, at: usize, now: u64, fleet: &Fleet) -> usize {
+        let Some(shard) = self.shards.get(at) else {
+            return 0;
+        };
         let over = |shard: &Shard| {
             (shard.idle().next())
                 .filter(|e| e.expired(now))
                 .map(|e| e.key)
         };
         let mut gone = 0;
-        for shard in &self.shards {
-            loop {
-                let mut shard = lock(shard);
-                let Some(entry) = over(&shard).and_then(|key| shard.remove(key)) else {
-                    break;
-                };
-                self.forgotten(&entry, fleet);
-                gone += 1;
-            }
+        loop {
+            let mut shard = lock(shard);
+            let Some(entry) = over(&shard).and_then(|key| shard.remove(key)) else {
+                return gone;
+            };
+            self.forgotten(&entry, fleet);
+            gone += 1;
         }
-        gone
     }
 
     fn forgotten(&self, entry: &Entry, fleet: &Fleet) {
@@ -245,13 +299,17 @@ impl Locked<'_> {
         shard.settle(key, idle_until);
     }
 
-    /// Reserves room for that many entries, by eviction if need be, of others than those of the
-    /// decision's own keys. False: too many bindings are leased, and nothing was evicted.
-    pub(crate) fn reserve(&mut self, entries: usize, own: &[u64], fleet: &Fleet) -> bool {
+    /// Reserves room for new keys, by eviction if need be, of others than those of the decision's own
+    /// keys. False: too many bindings are leased, and nothing was evicted.
+    pub(crate) fn reserve(&mut self, new: &[u64], own: &[u64], fleet: &Fleet) -> bool {
+        let entries = new.len();
         if entries == 0 {
             return true;
         }
         let table = self.table;
+        if let Some(pieces) = table.pieces {
+            return self.reserve_in_pieces(pieces, new, own, fleet);
+        }
         let had = table.count.fetch_add(entries, Relaxed);
         let over = (had + entries).saturating_sub(table.limits.max);
         let victims = self.idle(over.min(entries), own);
@@ -259,6 +317,32 @@ impl Locked<'_> {
             table.count.fetch_sub(entries, Relaxed);
             return false;
         }
+        for key in victims {
+            self.remove(key, fleet);
+        }
+        true
+    }
+
+    /// The same where each shard is bounded by itself.
+    fn reserve_in_pieces(
+        &mut self,
+        pieces: Pieces,
+        new: &[u64],
+        own: &[u64],
+        fleet: &Fleet,
+    ) -> bool {
+        let mut victims: SmallVec<[u64; 4]> = SmallVec::new();
+        for (at, shard) in &self.shards {
+            let comes = new.iter().filter(|key| self.table.shard_of(**key) == *at);
+            let comes = comes.count();
+            let over = (shard.len() + comes).saturating_sub(pieces.most).min(comes);
+            let before = victims.len();
+            victims.extend(others(shard, own).take(over));
+            if victims.len() - before < over {
+                return false;
+            }
+        }
+        self.table.count.fetch_add(new.len(), Relaxed);
         for key in victims {
             self.remove(key, fleet);
         }

@@ -91,14 +91,15 @@ pub(crate) fn commit(ask: &Ask, incoming: &Incoming, route: Route) -> Result<Com
 
     // Room first: a table that refuses must refuse before anything was changed.
     let absent = claims.iter().filter(|claim| claim.now.is_none());
-    let all = absent.clone().count();
+    let new: SmallVec<[u64; 3]> = absent.clone().map(|claim| claim.at).collect();
+    let all = new.len();
     let least = match bindings.limits().when_full {
         WhenFull::PlaceUnbound => 0,
         WhenFull::Reject => all,
     };
     let room = (least..=all)
         .rev()
-        .find(|room| locked.reserve(*room, &keys, fleet))
+        .find(|room| locked.reserve(new.get(..*room).unwrap_or_default(), &keys, fleet))
         .ok_or(Refused::Full)?;
     for claim in absent.take(room) {
         insert(ask, &mut locked, *claim, target);
@@ -209,9 +210,11 @@ fn replace(ask: &Ask, locked: &mut Locked<'_>, claim: &Claim, target: Target) {
 /// A lease on every key of the request that is bound to the target.
 fn lease(ask: &Ask, locked: &mut Locked<'_>, target: Target) -> SmallVec<[Lease; 4]> {
     let mut leases = SmallVec::new();
+    let until = ask.worker.core.bindings.leased_until(ask.now);
     for (key, at) in Key::ALL.into_iter().zip(ask.keys) {
         let Some(at) = at else { continue };
-        if let Some(revision) = (locked.shard(at)).and_then(|shard| shard.lease(at, target)) {
+        if let Some(revision) = (locked.shard(at)).and_then(|shard| shard.lease(at, target, until))
+        {
             leases.push(Lease { key, at, revision });
         }
     }

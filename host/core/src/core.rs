@@ -1,6 +1,7 @@
 //! Everything that all workers share, and what each worker has of its own.
 
-use crate::bindings::{Bindings, Limits};
+use crate::ask::Incoming;
+use crate::bindings::{Bindings, Limits, Pieces};
 use crate::cells::Cells;
 use crate::clock::Clock;
 use crate::fleet::{Fleet, Snapshot};
@@ -59,6 +60,14 @@ impl Core {
         core
     }
 
+    /// An empty fleet, and a table that is kept elsewhere: see [`crate::Pieces`].
+    pub fn in_pieces(limits: Limits, pieces: Pieces, clock: Arc<dyn Clock>) -> Core {
+        Core {
+            bindings: Bindings::in_pieces(limits, pieces),
+            ..Core::new(limits, clock)
+        }
+    }
+
     /// Now, in ms.
     pub fn now_ms(&self) -> u64 {
         self.clock.now_ms()
@@ -84,9 +93,14 @@ impl Core {
             scopes.iter().copied().collect()
         };
         for scope in scopes {
-            let key = scope.key(Key::Session, session);
-            self.bindings.lock([key]).remove(key, &self.fleet);
+            self.unbind(scope, session);
         }
+    }
+
+    /// Unbinds a session in one scope.
+    pub fn unbind(&self, scope: Scope, session: u64) {
+        let key = scope.key(Key::Session, session);
+        self.bindings.lock([key]).remove(key, &self.fleet);
     }
 
     /// Removes the bindings whose time is over; returns how many. To be called every second or so.
@@ -162,6 +176,15 @@ impl Worker {
     /// The policy that is asked.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// The keys of the table that the policy follows or binds, of a request.
+    pub(crate) fn keys(&self, scope: Scope, incoming: &Incoming) -> [Option<u64>; 4] {
+        Key::ALL.map(|key| {
+            let declared = self.policy.keys.has(key);
+            let identity = declared.then(|| incoming.identity(key))??;
+            Some(scope.key(key, identity))
+        })
     }
 
     /// The fleet now.

@@ -1,5 +1,6 @@
 //! What the table keeps of one key: its claim, what may come back, and the session's previous prompt.
 
+use crate::image::{Image, put_u32, put_u64};
 use crate::prompt::Prompt;
 use crate::types::Target;
 
@@ -27,6 +28,27 @@ impl Held {
             confirmed: false,
             session,
         }
+    }
+}
+
+impl Held {
+    fn write(&self, image: &mut Vec<u8>) {
+        put_u32(image, self.target);
+        put_u32(image, self.leases);
+        put_u64(image, self.revision);
+        image.push(u8::from(self.confirmed) | u8::from(self.session) << 1);
+    }
+
+    fn read(image: &mut Image<'_>) -> Option<Held> {
+        let (target, leases, revision) = (image.u32()?, image.u32()?, image.u64()?);
+        let flags = image.u8()?;
+        Some(Held {
+            target,
+            leases,
+            revision,
+            confirmed: flags & 1 != 0,
+            session: flags & 2 != 0,
+        })
     }
 }
 
@@ -74,8 +96,8 @@ pub(crate) struct Entry {
     pending: Option<Box<Pending>>,
     /// The prompt of the last request that an engine accepted.
     accepted: Option<Prompt>,
-    /// valid while there is no lease
-    pub(crate) idle_until: u64,
+    /// without a lease: when the binding is gone; else: how long the leases are believed
+    pub(crate) until: u64,
     /// its neighbours among the idle ones
     pub(crate) older: u32,
     pub(crate) newer: u32,
@@ -89,7 +111,7 @@ impl Entry {
             held,
             pending: None,
             accepted: None,
-            idle_until: 0,
+            until: 0,
             older: nobody,
             newer: nobody,
         }
@@ -97,7 +119,7 @@ impl Entry {
 
     /// Is the claim over? A lease keeps it.
     pub(crate) fn expired(&self, now: u64) -> bool {
-        self.held.leases == 0 && now >= self.idle_until
+        self.held.leases == 0 && now >= self.until
     }
 
     /// The session's previous prompt, as far as is known now.
@@ -182,6 +204,50 @@ impl Entry {
         let mut taken = None;
         self.change(|pending| taken = pending.sent.take_if(|(sent, _)| *sent == number));
         taken.map(|(_, prompt)| prompt)
+    }
+
+    /// All of it, to be kept elsewhere.
+    pub(crate) fn write(&self, image: &mut Vec<u8>) {
+        let before = self.pending.as_ref().and_then(|p| p.before.as_ref());
+        let sent = self.pending.as_ref().and_then(|p| p.sent.as_ref());
+        let parts = u8::from(before.is_some())
+            | u8::from(sent.is_some()) << 1
+            | u8::from(self.accepted.is_some()) << 2;
+        put_u64(image, self.key);
+        put_u64(image, self.until);
+        image.push(parts);
+        self.held.write(image);
+        if let Some(before) = before {
+            before.write(image);
+        }
+        if let Some((number, prompt)) = sent {
+            put_u64(image, *number);
+            prompt.write(image);
+        }
+        if let Some(prompt) = &self.accepted {
+            prompt.write(image);
+        }
+    }
+
+    /// What [`Entry::write`] wrote.
+    pub(crate) fn read(image: &mut Image<'_>, nobody: u32) -> Option<Entry> {
+        let (key, until, parts) = (image.u64()?, image.u64()?, image.u8()?);
+        let mut entry = Entry::new(key, Held::read(image)?, nobody);
+        entry.until = until;
+        let mut pending = Pending::default();
+        if parts & 1 != 0 {
+            pending.before = Some(Held::read(image)?);
+        }
+        if parts & 2 != 0 {
+            pending.sent = Some((image.u64()?, Prompt::read(image)?));
+        }
+        if parts & 3 != 0 {
+            entry.pending = Some(Box::new(pending));
+        }
+        if parts & 4 != 0 {
+            entry.accepted = Some(Prompt::read(image)?);
+        }
+        Some(entry)
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Pending)) {

@@ -31,6 +31,16 @@ impl Scope {
         ))
     }
 
+    /// As a number, to be kept elsewhere.
+    pub fn to_bits(self) -> u64 {
+        self.0
+    }
+
+    /// What [`Scope::to_bits`] gave.
+    pub fn from_bits(bits: u64) -> Scope {
+        Scope(bits)
+    }
+
     /// The key of the table for an identity. A parent's key is its own session's key; siblings are
     /// hashed in a namespace of their own, so that a group and its parent may live apart.
     pub(crate) fn key(self, key: Key, identity: u64) -> u64 {

@@ -129,6 +129,16 @@ impl Ledger {
         }
     }
 
+    /// Sets what is outstanding, for a host whose counters are kept elsewhere.
+    pub fn put(&self, target: Target, load: Load) {
+        if let Some(slot) = self.slot(target) {
+            slot.requests.store(load.requests, Relaxed);
+            slot.sessions.store(load.sessions, Relaxed);
+            slot.prefill_tokens.store(load.prefill_tokens, Relaxed);
+            slot.context_tokens.store(load.context_tokens, Relaxed);
+        }
+    }
+
     pub(crate) fn session_bound(&self, target: Target) {
         if let Some(slot) = self.slot(target) {
             slot.sessions.fetch_add(1, Relaxed);

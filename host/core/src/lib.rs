@@ -28,9 +28,11 @@ mod decide;
 mod entry;
 mod fleet;
 mod hash;
+mod image;
 mod kernel;
 mod ledger;
 mod moment;
+mod piece;
 mod places;
 mod prompt;
 mod shard;
@@ -39,7 +41,7 @@ mod ticket;
 mod types;
 
 pub use ask::{Ask, Explicit, Facts, Incoming};
-pub use bindings::{Bindings, Limits, WhenFull};
+pub use bindings::{Bindings, Limits, Pieces, WhenFull};
 pub use cells::Cells;
 pub use clock::{Clock, ManualClock};
 pub use commit::BadAnswer;
@@ -51,8 +53,9 @@ pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
 pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
 pub use ledger::{Charge, Ledger};
 pub use moment::{Answer, Bound, Moment, Read};
+pub use piece::{BadImage, Piece};
 pub use prompt::{Chain, ChainBuilder, Shared};
-pub use ticket::{Follower, Progress, Ticket};
+pub use ticket::{Follower, Step, Ticket};
 pub use types::{
     Binding, Choice, Decision, Endpoint, Event, Key, Keys, Load, Phase, Rejection, Request, Route,
     Sums, Table, Target, Tie, Usage, Wants, Weights,

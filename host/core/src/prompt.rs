@@ -1,5 +1,6 @@
 //! How much of a prompt the session has sent before: a hash chain over the messages.
 
+use crate::image::{Image, put_u32};
 use crate::types::Target;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -87,6 +88,28 @@ impl Prompt {
             messages: 0,
             marks: Box::default(),
         }
+    }
+
+    /// All of it, to be kept elsewhere.
+    pub(crate) fn write(&self, image: &mut Vec<u8>) {
+        put_u32(image, self.ran_on);
+        put_u32(image, self.messages);
+        // At most 33, see `kept`.
+        image.push(u8::try_from(self.marks.len()).unwrap_or(0));
+        for mark in self.marks.iter().take(usize::from(u8::MAX)) {
+            put_u32(image, *mark);
+        }
+    }
+
+    /// What [`Prompt::write`] wrote.
+    pub(crate) fn read(image: &mut Image<'_>) -> Option<Prompt> {
+        let (ran_on, messages, marks) = (image.u32()?, image.u32()?, image.u8()?);
+        let marks = (0..marks).map(|_| image.u32()).collect::<Option<_>>()?;
+        Some(Prompt {
+            ran_on,
+            messages,
+            marks,
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 //! a list by the end of their last request, which is the order of eviction and of expiry at once.
 
 use crate::entry::{Entry, Held};
+use crate::image::{Image, put_u64};
 use crate::types::Target;
 use hashbrown::HashTable;
 
@@ -40,6 +41,11 @@ impl Shard {
         revision
     }
 
+    /// Entries.
+    pub(crate) fn len(&self) -> usize {
+        self.slab.len() - self.free.len()
+    }
+
     fn at(&self, key: u64) -> Option<u32> {
         let same = |&at: &u32| self.entry(at).is_some_and(|e| e.key == key);
         self.index.find(key, same).copied()
@@ -66,6 +72,11 @@ impl Shard {
 
     /// Adds an entry; the caller has seen to it that the key is absent, and leases it.
     pub(crate) fn insert(&mut self, key: u64, held: Held) {
+        self.add(Entry::new(key, held, NONE));
+    }
+
+    fn add(&mut self, entry: Entry) -> u32 {
+        let key = entry.key;
         let at = self.free.pop().unwrap_or_else(|| {
             if self.slab.len() == self.slab.capacity() {
                 self.slab.reserve_exact(self.slab.len() / GROWTH + GROWTH);
@@ -74,7 +85,7 @@ impl Shard {
             u32::try_from(self.slab.len() - 1).unwrap_or(NONE)
         });
         if let Some(slot) = self.slab.get_mut(at as usize) {
-            *slot = Some(Entry::new(key, held, NONE));
+            *slot = Some(entry);
         }
         let slab = &self.slab;
         self.index.insert_unique(key, at, |&at| {
@@ -82,6 +93,7 @@ impl Shard {
                 .and_then(Option::as_ref)
                 .map_or(0, |e| e.key)
         });
+        at
     }
 
     /// Removes the entry of a key.
@@ -118,13 +130,15 @@ impl Shard {
         self.idle().chain(leased)
     }
 
-    /// One more request under the claim of a key, if it is on `target`; returns its revision.
-    pub(crate) fn lease(&mut self, key: u64, target: Target) -> Option<u64> {
+    /// One more request under the claim of a key, if it is on `target`, believed `until` then; returns
+    /// its revision.
+    pub(crate) fn lease(&mut self, key: u64, target: Target, until: u64) -> Option<u64> {
         let at = self.at(key)?;
         self.entry(at).filter(|e| e.held.target == target)?;
         self.unlink(at);
         let entry = self.entry_mut(at)?;
         entry.held.leases += 1;
+        entry.until = until;
         Some(entry.held.revision)
     }
 
@@ -136,9 +150,45 @@ impl Shard {
             return;
         };
         if entry.held.leases == 0 {
-            entry.idle_until = idle_until;
+            entry.until = idle_until;
             self.link(at);
         }
+    }
+
+    /// All of it, to be kept elsewhere: the idle ones in their order, then the others.
+    pub(crate) fn write(&self, image: &mut Vec<u8>) {
+        put_u64(image, self.next_revision);
+        let leased = (self.slab.iter().flatten()).filter(|entry| entry.held.leases > 0);
+        for entry in self.idle().chain(leased) {
+            entry.write(image);
+        }
+    }
+
+    /// What [`Shard::write`] wrote. A lease that is not believed any more is dropped: its holder
+    /// has vanished. None: it is not that.
+    pub(crate) fn read(image: &mut Image<'_>, now: u64) -> Option<Shard> {
+        let mut shard = Shard {
+            next_revision: image.u64()?,
+            ..Shard::default()
+        };
+        while !image.is_empty() {
+            let mut entry = Entry::read(image, NONE)?;
+            if now >= entry.until {
+                entry.held.leases = 0;
+            }
+            let idle = entry.held.leases == 0;
+            let at = shard.add(entry);
+            if idle {
+                shard.link(at);
+            }
+        }
+        Some(shard)
+    }
+
+    /// The target of each session.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = Target> {
+        let held = self.slab.iter().flatten().map(|entry| &entry.held);
+        held.filter(|held| held.session).map(|held| held.target)
     }
 
     fn link(&mut self, at: u32) {

@@ -31,12 +31,12 @@ enum Stage {
     Ended,
 }
 
-/// What becomes of a request in flight.
+/// What happens to a request in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum Step {
     /// see [`Ticket::dispatched`]
     Dispatched,
-    /// see [`Ticket::output`]; more than once
+    /// see [`Ticket::output`]
     Output,
     /// see [`Ticket::finish`]
     Finished,
@@ -50,8 +50,8 @@ pub enum Progress {
 
 /// Hears what becomes of a request.
 pub trait Follower {
-    /// It came so far.
-    fn hear(&mut self, progress: Progress);
+    /// It came so far; outputs may come again and again.
+    fn hear(&mut self, step: Step);
 }
 
 /// See the module. Dropped without an end, it counts as cancelled by the client.
@@ -134,67 +134,36 @@ impl Ticket {
     }
 
     /// Comes so far; true: it is over, and to be dropped.
-    pub fn come_to(&mut self, progress: Progress) -> bool {
-        match progress {
-            Progress::Dispatched => self.dispatched(),
-            Progress::Output => self.output(),
-            Progress::Finished => {
-                self.output();
-                self.end(progress);
-            }
-            Progress::Failed | Progress::Refused | Progress::Cancelled => self.end(progress),
-        }
+    pub fn come_to(&mut self, step: Step) -> bool {
+        self.go(step);
         self.stage == Stage::Ended
-    }
-
-    fn tell(&mut self, progress: Progress) {
-        if let Some(follower) = &mut self.follower {
-            follower.hear(progress);
-        }
     }
 
     /// A response head came that shows that the engine took the request (below 500, not 429): its
     /// bindings are confirmed.
     pub fn dispatched(&mut self) {
-        if self.stage != Stage::Sent {
-            return;
-        }
-        self.stage = Stage::Accepted;
-        self.tell(Progress::Dispatched);
-        let mut locked = self.lock(self.memory);
-        for lease in &self.leases {
-            if let Some(entry) = entry(&mut locked, lease.at) {
-                entry.confirm(lease.revision);
-            }
-        }
-        if let Some((key, number)) = self.memory
-            && let Some(entry) = entry(&mut locked, key)
-        {
-            entry.accept(number);
-        }
+        self.go(Step::Dispatched);
     }
 
     /// The first output came: the prompt is prefilled.
     pub fn output(&mut self) {
-        self.dispatched();
-        self.tell(Progress::Output);
-        self.release_prefill();
+        self.go(Step::Output);
     }
 
     /// The response ended.
     pub fn finish(mut self) {
-        self.come_to(Progress::Finished);
+        self.go(Step::Finished);
     }
 
     /// The request failed. Before the head everything is rolled back, and it may be sent anew; after
     /// it the bindings that it used are dropped, if they are still the same.
     pub fn fail(mut self) {
-        self.come_to(Progress::Failed);
+        self.go(Step::Failed);
     }
 
     /// The engine is too busy to take it (429, or 503 with `Retry-After`): nothing stays of it.
     pub fn refused(mut self) {
-        self.come_to(Progress::Refused);
+        self.go(Step::Refused);
     }
 
     /// The client has gone.
@@ -202,22 +171,65 @@ impl Ticket {
         drop(self);
     }
 
-    fn end(&mut self, last: Progress) {
-        let end = match (self.stage, last) {
-            (Stage::Ended, _) => return,
-            (Stage::Sent, _) | (_, Progress::Refused) => End::RolledBack,
-            (Stage::Accepted, Progress::Failed) => End::BrokenOff,
-            (Stage::Accepted, _) => End::Normal,
+    fn go(&mut self, step: Step) {
+        if let Some(follower) = &mut self.follower
+            && self.stage != Stage::Ended
+        {
+            follower.hear(step);
+        }
+        self.release(step);
+        self.in_table(step, |_| true);
+        self.advance(step);
+    }
+
+    /// What a step gives back of the charge.
+    pub(crate) fn release(&mut self, step: Step) {
+        if self.stage == Stage::Ended {
+            return;
+        }
+        let back = if self.end_by(step).is_some() {
+            std::mem::take(&mut self.charge)
+        } else if step == Step::Output {
+            Charge {
+                prefill_tokens: std::mem::take(&mut self.charge.prefill_tokens),
+                ..Charge::default()
+            }
+        } else {
+            return;
         };
-        self.stage = Stage::Ended;
-        self.tell(last);
-        self.fleet.ledger().release(self.target, self.charge);
-        self.charge = Charge::default();
+        self.fleet.ledger().release(self.target, back);
+    }
+
+    /// What it does to those keys of the table that `here` says. Changes nothing else, so that it can
+    /// be repeated.
+    pub(crate) fn in_table(&self, step: Step, here: impl Fn(u64) -> bool) {
+        if !self.touches(step) {
+            return;
+        }
+        let (end, confirms) = (self.end_by(step), self.confirms(step));
+        let leases = || self.leases.iter().filter(|lease| here(lease.at));
+        let memory = (self.memory)
+            .filter(|(key, _)| here(*key) && (confirms || end == Some(End::RolledBack)));
         let core = &self.worker.core;
         let now = core.now_ms();
-        let unsent = self.memory.filter(|_| end == End::RolledBack);
-        let mut locked = self.lock(unsent);
-        for lease in &self.leases {
+        // Everything that this request holds in the table, at once.
+        let keys = leases().map(|lease| lease.at);
+        let mut locked = (core.bindings).lock(keys.chain(memory.map(|(key, _)| key)));
+        if confirms {
+            for lease in leases() {
+                if let Some(entry) = entry(&mut locked, lease.at) {
+                    entry.confirm(lease.revision);
+                }
+            }
+        }
+        if let Some((key, number)) = memory
+            && let Some(entry) = entry(&mut locked, key)
+            && confirms
+        {
+            entry.accept(number);
+        }
+        let Some(end) = end else { return };
+        for lease in leases() {
             // A parent's binding is another session's: its child's failure does not end it.
             let end = match (lease.key, end) {
                 (Key::Parent, End::BrokenOff) => End::Normal,
@@ -225,26 +237,59 @@ impl Ticket {
             };
             locked.end(lease.at, lease.revision, end, now, &core.fleet);
         }
-        if let Some((key, number)) = unsent
+        if let Some((key, number)) = memory
             && let Some(entry) = entry(&mut locked, key)
+            && !confirms
         {
             entry.unsend(number);
         }
     }
 
-    /// Everything that this request holds in the table, at once.
-    fn lock(&self, memory: Option<(u64, u64)>) -> Locked<'_> {
-        let leased = self.leases.iter().map(|lease| lease.at);
-        let bindings = &self.worker.core.bindings;
-        bindings.lock(leased.chain(memory.map(|(key, _)| key)))
+    pub(crate) fn worker(&self) -> &Rc<Worker> {
+        &self.worker
     }
 
-    fn release_prefill(&mut self) {
-        let prefill = Charge {
-            prefill_tokens: std::mem::take(&mut self.charge.prefill_tokens),
-            ..Charge::default()
+    /// It holds nothing any more.
+    pub(crate) fn disown(&mut self) {
+        self.stage = Stage::Ended;
+    }
+
+    /// Whether a step changes anything in the table.
+    pub(crate) fn touches(&self, step: Step) -> bool {
+        self.stage != Stage::Ended && (self.end_by(step).is_some() || self.confirms(step))
+    }
+
+    fn confirms(&self, step: Step) -> bool {
+        self.stage == Stage::Sent
+            && matches!(step, Step::Dispatched | Step::Output | Step::Finished)
+    }
+
+    /// How far the request is then.
+    pub(crate) fn advance(&mut self, step: Step) {
+        self.stage = match self.stage {
+            Stage::Ended => Stage::Ended,
+            _ if self.end_by(step).is_some() => Stage::Ended,
+            Stage::Sent | Stage::Accepted => Stage::Accepted,
         };
-        self.fleet.ledger().release(self.target, prefill);
+    }
+
+    /// The keys of the table that it holds.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        let memory = self.memory.map(|(key, _)| key);
+        self.leases.iter().map(|lease| lease.at).chain(memory)
+    }
+
+    fn end_by(&self, step: Step) -> Option<End> {
+        let sent = self.stage == Stage::Sent;
+        match step {
+            Step::Dispatched | Step::Output => None,
+            Step::Finished => Some(End::Normal),
+            Step::Refused => Some(End::RolledBack),
+            Step::Failed if sent => Some(End::RolledBack),
+            Step::Failed => Some(End::BrokenOff),
+            Step::Cancelled if sent => Some(End::RolledBack),
+            Step::Cancelled => Some(End::Normal),
+        }
     }
 }
 
@@ -254,6 +299,6 @@ fn entry<'a>(locked: &'a mut Locked<'_>, key: u64) -> Option<&'a mut Entry> {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.come_to(Progress::Cancelled);
+        self.go(Step::Cancelled);
     }
 }

@@ -49,6 +49,8 @@ mod entry;
 mod fleet;
 #[path = "../src/hash.rs"]
 mod hash;
+#[path = "../src/image.rs"]
+mod image;
 #[path = "../src/kernel.rs"]
 mod kernel;
 #[path = "../src/ledger.rs"]

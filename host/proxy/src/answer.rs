@@ -5,6 +5,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Response, StatusCode};
 use pointsman_core::Refusal;
+use pointsman_request::BadIdentity;
 
 /// Says which error of the proxy this is; never on an engine's own answer.
 const ERROR: &str = "x-pointsman-error";
@@ -19,6 +20,13 @@ pub(crate) struct Answer {
     retry_after_s: Option<u64>,
 }
 
+/// The client's fault: its identity headers.
+impl From<BadIdentity> for Answer {
+    fn from(bad: BadIdentity) -> Answer {
+        Answer::new(StatusCode::BAD_REQUEST, "bad_session_identity", bad.0)
+    }
+}
+
 impl Answer {
     fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Answer {
         Answer {
@@ -27,11 +35,6 @@ impl Answer {
             message: message.into(),
             retry_after_s: None,
         }
-    }
-
-    /// The client's fault: its identity headers.
-    pub(crate) fn identity(message: String) -> Answer {
-        Answer::new(StatusCode::BAD_REQUEST, "bad_session_identity", message)
     }
 
     /// The client's fault: its body broke off.

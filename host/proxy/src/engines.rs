@@ -2,12 +2,13 @@
 
 use crate::breaker::Breaker;
 use crate::error::Error;
-use crate::settings::{Dialect, Endpoint, Health, Pool};
+use crate::settings::{Endpoint, Health, Pool};
 use crate::upstream::Head;
 use http::header::{HOST, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
 use pointsman_core::{Fleet, Roles, Target, TargetSpec, hash_text};
+use pointsman_request::Dialect;
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -1,3 +1,4 @@
+use pointsman_request::BadSetting;
 use std::io;
 use std::net::SocketAddr;
 use thiserror::Error;
@@ -43,19 +44,9 @@ pub enum Error {
         /// as configured
         path: String,
     },
-    /// a header that no request can carry
-    #[error("{setting}: {name:?} is not a header name")]
-    HeaderName {
-        /// where it stands
-        setting: &'static str,
-        /// as configured
-        name: String,
-    },
-    /// a JSON pointer that does not begin with '/'
-    #[error(
-        "session.body: {0:?} is not a JSON pointer: it begins with '/', as in \"/metadata/session\""
-    )]
-    Pointer(String),
+    /// a header name or JSON pointer that is none
+    #[error(transparent)]
+    Setting(#[from] BadSetting),
     /// the system gave no thread or runtime
     #[error("cannot start {what}: {source}")]
     Thread {

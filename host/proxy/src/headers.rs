@@ -1,12 +1,11 @@
 //! Which headers go on. Hop-by-hop ones end here (RFC 9110 §7.6.1), and so do those that the proxy
 //! itself is addressed with.
 
-use crate::dialect::RANK_HEADER;
-use crate::identify::Identifier;
 use http::header::{
     CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
+use pointsman_request::{Identifier, RANK_HEADER};
 use smallvec::SmallVec;
 
 /// A request's own name.
@@ -95,7 +94,7 @@ pub(crate) fn to_client(headers: &mut HeaderMap) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Session;
+    use pointsman_request::Session;
 
     #[test]
     fn what_connection_names_ends_here_and_cookies_become_one() {

@@ -20,18 +20,13 @@ mod arriving;
 mod breaker;
 mod clock;
 mod connection;
-mod dialect;
 mod engines;
 mod error;
-mod estimate;
 mod explain;
 mod flow;
 mod headers;
 mod health;
-mod identify;
-mod json;
 mod keeper;
-mod learn;
 mod metrics;
 mod proxy;
 mod received;
@@ -48,8 +43,7 @@ mod witnesses;
 
 pub use clock::SystemClock;
 pub use error::Error;
+pub use pointsman_request::{Dialect, Harness, Session};
 pub use proxy::Proxy;
-pub use settings::{
-    Breaker, Dialect, Endpoint, Harness, Health, Limits, Pool, Session, Settings, Timeouts,
-};
+pub use settings::{Breaker, Endpoint, Health, Limits, Pool, Settings, Timeouts};
 pub use witnesses::Witnesses;

@@ -1,8 +1,6 @@
 use crate::engines::Engines;
 use crate::error::Error;
-use crate::identify::Identifier;
 use crate::keeper;
-use crate::learn::Learner;
 use crate::metrics::{Scrape, Tally};
 use crate::settings::Settings;
 use crate::site::{Shared, Site};
@@ -10,6 +8,7 @@ use crate::thread;
 use crate::witnesses::Witnesses;
 use http::header::HeaderName;
 use pointsman_core::{Core, Fleet, Source, hash_text};
+use pointsman_request::{BadSetting, Identifier, Learner};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -150,7 +149,7 @@ fn names(settings: &Settings) -> Result<(Identifier, Option<HeaderName>), Error>
     let explicit_header = (settings.explicit_header.as_deref())
         .filter(|name| !name.is_empty())
         .map(|name| {
-            HeaderName::try_from(name).map_err(|_| Error::HeaderName {
+            HeaderName::try_from(name).map_err(|_| BadSetting::HeaderName {
                 setting: "explicit_header",
                 name: name.to_owned(),
             })

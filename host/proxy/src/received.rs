@@ -2,16 +2,16 @@
 
 use crate::answer::Answer;
 use crate::arriving::Arriving;
-use crate::json::{self, Shape};
 use crate::site::{Held, Site};
 use crate::upstream::Outbound;
 use bytes::{Bytes, BytesMut};
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Method, Request, Uri, request};
 use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use pointsman_core::Facts;
+use pointsman_request::{Shape, at_pointer, is_json};
 use std::rc::Rc;
 
 /// What decisions and every attempt to send need of a request.
@@ -60,7 +60,7 @@ impl Facts for Received {
 
     fn body(&self, pointer: &str) -> Option<String> {
         let body = std::str::from_utf8(&self.json).ok()?;
-        json::at_pointer(body, pointer).map(|value| value.into_owned())
+        at_pointer(body, pointer).map(|value| value.into_owned())
     }
 
     fn max_output_tokens(&self) -> Option<u32> {
@@ -181,11 +181,4 @@ async fn collect(
 /// Most bodies come as one piece, which is not copied.
 fn whole(first: Bytes, all: BytesMut) -> Bytes {
     if all.is_empty() { first } else { all.freeze() }
-}
-
-fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
-    let kind = kind.and_then(|kind| kind.split(|&byte| byte == b';').next());
-    let kind = kind.unwrap_or_default().trim_ascii().to_ascii_lowercase();
-    kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))
 }

@@ -1,10 +1,10 @@
 //! What is learnt from an answer, and what the policy is told of it.
 
-use crate::estimate::PromptSize;
 use crate::site::{Listener, Site};
 use crate::usage::UsageScanner;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue};
 use pointsman_core::{Event, Target, Usage};
+use pointsman_request::PromptSize;
 
 /// The request that an answer is for.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,12 +1,9 @@
 //! The life of a request: identify → estimate → eligible · ask · commit → dispatch → release.
 
 use crate::answer::Answer;
-use crate::estimate::Estimate;
 use crate::explain::Explained;
 use crate::flow::{Flow, Reply};
 use crate::headers::{self, REQUEST_ID};
-use crate::identify;
-use crate::json::Scan;
 use crate::metrics::Retry;
 use crate::received::{Payload, Received};
 use crate::report::{self, Subject};
@@ -18,6 +15,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use hyper::body::Incoming as Body;
 use pointsman_core::{Explicit, Incoming, Outcome, Phase, Refusal, Shared, Ticket, hash_text};
+use pointsman_request::{Estimate, Scan};
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -184,7 +182,7 @@ fn request_id(site: &Site, headers: &HeaderMap) -> HeaderValue {
 /// As with identities: empty is absent, and two different ones are refused.
 fn explicit(site: &Site, headers: &HeaderMap) -> Result<Explicit, Answer> {
     let header = site.shared.explicit_header.as_slice();
-    Ok(match identify::first(headers, header)? {
+    Ok(match pointsman_request::first(headers, header)? {
         None => Explicit::None,
         Some(name) => {
             let fleet = site.shared.core.fleet.snapshot();

@@ -1,6 +1,7 @@
 //! What the operator says. Plain data: the binary reads it from `pointsman.toml`.
 
 use pointsman_core::{Fallback, Phase};
+use pointsman_request::{Dialect, Session};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -55,86 +56,6 @@ impl Default for Settings {
     }
 }
 
-/// Where session, parent and end of session are read from. The first that is present wins: the
-/// harnesses' headers in order, then cookies, then the body.
-#[derive(Clone, Debug)]
-pub struct Session {
-    /// header names, grouped by who sends them
-    pub harnesses: Vec<Harness>,
-    /// headers that say `true` or `1` on the last request of a session
-    pub final_headers: Vec<String>,
-    /// cookie names
-    pub cookies: Vec<String>,
-    /// JSON pointers into the body
-    pub body: Vec<String>,
-    /// of all header names above, those that engines see; none: all of them
-    pub forward: Option<Vec<String>>,
-}
-
-/// The headers of one client program. The parent is looked for only in the headers of the harness
-/// that gave the session: mixing the ids of two programs would invent a family.
-#[derive(Clone, Debug, Default)]
-pub struct Harness {
-    /// names of the session's id, in order
-    pub session: Vec<String>,
-    /// names of the parent's id, in order
-    pub parent: Vec<String>,
-}
-
-impl Session {
-    /// One ordered list each, in place of the default harnesses.
-    #[must_use]
-    pub fn lists(headers: Vec<String>, parent_headers: Vec<String>) -> Session {
-        Session {
-            harnesses: vec![Harness {
-                session: headers,
-                parent: parent_headers,
-            }],
-            ..Session::default()
-        }
-    }
-}
-
-/// Dynamo's names override every program's own.
-const CANONICAL_PARENT: &str = "x-dynamo-parent-session-id";
-
-impl Default for Session {
-    fn default() -> Self {
-        let harness = |session: &[&str], parent: &[&str]| Harness {
-            session: session.iter().map(|&name| name.to_owned()).collect(),
-            parent: std::iter::once(CANONICAL_PARENT)
-                .chain(parent.iter().copied())
-                .map(str::to_owned)
-                .collect(),
-        };
-        Session {
-            harnesses: vec![
-                harness(&["x-dynamo-session-id"], &[]),
-                // Claude Code: a subagent is a session of its own, its parent another agent or the
-                // session that it runs in; a root turn has no parent.
-                harness(
-                    &["x-claude-code-agent-id"],
-                    &["x-claude-code-parent-agent-id", "x-claude-code-session-id"],
-                ),
-                harness(&["x-claude-code-session-id"], &[]),
-                // Codex, newer and older
-                harness(&["thread-id", "session-id"], &["x-codex-parent-thread-id"]),
-                harness(
-                    &["x-deepseek-harness-session-id"],
-                    &["x-deepseek-harness-parent-session-id"],
-                ),
-                // OpenCode, and what most others send
-                harness(&["x-session-id"], &["x-parent-session-id"]),
-                harness(&["x-correlation-id"], &["x-parent-session-id"]),
-            ],
-            final_headers: vec!["x-dynamo-session-final".to_owned()],
-            cookies: Vec::new(),
-            body: vec!["/nvext/session_control/session_id".to_owned()],
-            forward: None,
-        }
-    }
-}
-
 /// Engines of one role.
 #[derive(Clone, Debug)]
 pub struct Pool {
@@ -150,20 +71,6 @@ pub struct Pool {
     pub health: Option<Health>,
     /// what failures of requests do
     pub breaker: Breaker,
-}
-
-/// How an engine is told the data-parallel rank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Dialect {
-    /// header `X-data-parallel-rank`
-    Vllm,
-    /// body field `routed_dp_rank`
-    Sglang,
-    /// body field `data_parallel_rank`
-    Atom,
-    /// not at all
-    #[default]
-    OpenAi,
 }
 
 /// One engine server.

@@ -3,8 +3,6 @@
 use crate::answer::Answer;
 use crate::engines::Engines;
 use crate::explain::{Explained, Words};
-use crate::identify::Identifier;
-use crate::learn::Learner;
 use crate::metrics::Tally;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
@@ -14,6 +12,7 @@ use pointsman_core::{
     Core, Event, Failure, Incoming, Outcome, Router, Source, Target, Wants, Worker, decide,
     decide_taped,
 };
+use pointsman_request::{Identifier, Learner};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;

@@ -2,8 +2,8 @@
 //! chat completions, of responses or of messages. It looks for `"usage": {` wherever that stands and
 //! keeps nothing but the object that follows. Inside a text the quotes would be escaped.
 
-use crate::estimate::MAX_PROMPT_TOKENS;
 use memchr::memmem::Finder;
+use pointsman_request::MAX_PROMPT_TOKENS;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::sync::LazyLock;

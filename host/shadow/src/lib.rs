@@ -3,7 +3,7 @@
 //! ```text
 //! request thread: decide ─► answer ─► dispatch ─► … ─► end
 //!                              │                  │
-//!                     Decided  ▼     Progress     ▼            (a queue; nobody waits)
+//!                     Decided  ▼       Step       ▼            (a queue; nobody waits)
 //! shadow thread:            decide ─► compare ─► its own ticket follows
 //! ```
 //!
@@ -22,7 +22,7 @@ mod thread;
 
 pub use tally::{Difference, Report};
 
-use pointsman_core::{Answer, Core, Fallback, Follower, Incoming, Progress, Source};
+use pointsman_core::{Answer, Core, Fallback, Follower, Incoming, Source, Step};
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Sender, channel};
@@ -67,7 +67,7 @@ enum Event {
     /// a live decision
     Decided(Box<Decided>),
     /// of the request of this number
-    Progress(u64, Progress),
+    Step(u64, Step),
     /// a session has ended
     Ended(u64),
     /// no more
@@ -189,11 +189,11 @@ struct Following {
 }
 
 impl Follower for Following {
-    fn hear(&mut self, progress: Progress) {
-        if progress == Progress::Output && std::mem::replace(&mut self.output, true) {
+    fn hear(&mut self, step: Step) {
+        if step == Step::Output && std::mem::replace(&mut self.output, true) {
             return;
         }
-        let _ = self.queue.send(Event::Progress(self.number, progress));
+        let _ = self.queue.send(Event::Step(self.number, step));
     }
 }
 

@@ -2,8 +2,7 @@
 
 use crate::{Decided, Event, Shared};
 use pointsman_core::{
-    Answer, Core, Failure, Fallback, Outcome, Progress, Router, Source, Ticket, Wants, Worker,
-    decide,
+    Answer, Core, Failure, Fallback, Outcome, Router, Source, Step, Ticket, Wants, Worker, decide,
 };
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -37,7 +36,7 @@ pub(crate) fn run(
     loop {
         match events.recv_timeout(sweep.saturating_duration_since(Instant::now())) {
             Ok(Event::Decided(decided)) => shade.decide(*decided),
-            Ok(Event::Progress(number, progress)) => shade.follow(number, progress),
+            Ok(Event::Step(number, step)) => shade.follow(number, step),
             Ok(Event::Ended(session)) => own.end_session(session),
             Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
@@ -115,20 +114,20 @@ impl Shade<'_> {
         }
     }
 
-    fn follow(&mut self, number: u64, progress: Progress) {
+    fn follow(&mut self, number: u64, step: Step) {
         let Some(ticket) = self.tickets.get_mut(&number) else {
             return;
         };
         let target = ticket.target();
-        if ticket.come_to(progress) {
+        if ticket.come_to(step) {
             self.tickets.remove(&number);
         }
         let wants = self.asker.wants;
-        match progress {
-            Progress::Output if wants.first_output => {
+        match step {
+            Step::Output if wants.first_output => {
                 self.observe(pointsman_core::Event::FirstOutput(target));
             }
-            Progress::Failed if wants.failed => {
+            Step::Failed if wants.failed => {
                 self.observe(pointsman_core::Event::Failed(target));
             }
             _ => {}

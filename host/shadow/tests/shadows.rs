@@ -8,8 +8,8 @@
 
 use pointsman_core::{
     Answer, Ask, Core, Decision, Endpoint, Failure, Fallback, Incoming, Key, Keys, Limits,
-    ManualClock, Outcome, Policy, Progress, Roles, Route, Router, Source, TargetSpec, Ticket,
-    Worker, decide,
+    ManualClock, Outcome, Policy, Roles, Route, Router, Source, Step, TargetSpec, Ticket, Worker,
+    decide,
 };
 use pointsman_shadow::{MAX_WAITING, Report, Shadow};
 use std::rc::Rc;
@@ -222,7 +222,7 @@ fn its_failures_are_its_own() {
     for session in 0..5 {
         let mut ticket = stage.send(session);
         assert!(ticket.verdict().failure.is_none());
-        assert!(ticket.come_to(Progress::Refused));
+        assert!(ticket.come_to(Step::Refused));
     }
     let (report, _) = stage.end();
     assert_eq!(report.failures.get("stack"), Some(&5));

@@ -6,28 +6,31 @@ use pointsman_core::{Chain, ChainBuilder};
 
 /// No prompt counts for more: above the context windows that are served, and little enough that a
 /// gigabyte on its way to one target does not outweigh everything else in the fleet.
-pub(crate) const MAX_PROMPT_TOKENS: u32 = 2 << 20;
+pub const MAX_PROMPT_TOKENS: u32 = 2 << 20;
 /// A prompt that is one text is marked this often, so that the next turn's longer text shares it.
 const BLOCK_BYTES: usize = 1024;
 
 /// A prompt's size, and how to know what of it is new.
 #[derive(Debug, Default)]
-pub(crate) struct Estimate {
-    pub(crate) size: PromptSize,
-    pub(crate) chain: Chain,
+pub struct Estimate {
+    /// the whole prompt
+    pub size: PromptSize,
+    /// its messages
+    pub chain: Chain,
 }
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct PromptSize {
+pub struct PromptSize {
     /// what the model reads, as JSON; 0: the body was not looked into
-    pub(crate) bytes: u64,
-    pub(crate) tokens: u32,
+    pub bytes: u64,
+    /// as estimated
+    pub tokens: u32,
 }
 
 impl Estimate {
     /// From an inspected body.
-    pub(crate) fn of(scan: &Scan, ratio: Ratio) -> Estimate {
+    pub fn of(scan: &Scan, ratio: Ratio) -> Estimate {
         let mut chain = ChainBuilder::default();
         let mut bytes = 0;
         let blocks = scan
@@ -51,7 +54,7 @@ impl Estimate {
     }
 
     /// From the length of a body that was not inspected; none: unknown.
-    pub(crate) fn of_length(bytes: Option<u64>, ratio: Ratio) -> Estimate {
+    pub fn of_length(bytes: Option<u64>, ratio: Ratio) -> Estimate {
         Estimate {
             size: PromptSize {
                 bytes: 0,

@@ -1,16 +1,29 @@
 //! How an engine is told the data-parallel rank. A client's own copy never wins.
 
 use crate::json::{self, Shape};
-use crate::settings::Dialect;
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 
 /// Taken from every client's request, whatever the dialect.
-pub(crate) const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+pub const RANK_HEADER: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+
+/// How an engine is told the data-parallel rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// header `X-data-parallel-rank`
+    Vllm,
+    /// body field `routed_dp_rank`
+    Sglang,
+    /// body field `data_parallel_rank`
+    Atom,
+    /// not at all
+    #[default]
+    OpenAi,
+}
 
 impl Dialect {
     /// The header that carries the rank.
-    pub(crate) fn header(self, rank: u32) -> Option<(HeaderName, HeaderValue)> {
+    pub fn header(self, rank: u32) -> Option<(HeaderName, HeaderValue)> {
         match self {
             Dialect::Vllm => Some((RANK_HEADER, HeaderValue::from(rank))),
             Dialect::Sglang | Dialect::Atom | Dialect::OpenAi => None,
@@ -27,7 +40,7 @@ impl Dialect {
     }
 
     /// The body with the rank in it; none: it stays as it is.
-    pub(crate) fn body(self, body: &Bytes, shape: Shape, rank: u32) -> Option<Bytes> {
+    pub fn body(self, body: &Bytes, shape: Shape, rank: u32) -> Option<Bytes> {
         let field = self.field()?;
         if shape.rank_fields {
             let text = std::str::from_utf8(body).ok()?;

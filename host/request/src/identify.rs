@@ -4,10 +4,9 @@
 //! dropped; a value of more than 256 bytes, one that is not UTF-8, and one header or cookie with two
 //! different values are 400, because any guess would bind somebody else's session.
 
-use crate::answer::Answer;
-use crate::error::Error;
+use crate::error::{BadIdentity, BadSetting};
 use crate::json;
-use crate::settings::Session;
+use crate::session::Session;
 use http::header::{COOKIE, HeaderMap, HeaderName};
 use pointsman_core::hash_text;
 use std::borrow::Cow;
@@ -17,16 +16,18 @@ const MAX_BYTES: usize = 256;
 
 /// Hashes of who a request belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
-    pub(crate) session: Option<u64>,
-    pub(crate) parent: Option<u64>,
+pub struct Identity {
+    /// of the session's id
+    pub session: Option<u64>,
+    /// of its parent's
+    pub parent: Option<u64>,
     /// the session ends with this request
-    pub(crate) last: bool,
+    pub last: bool,
 }
 
 /// [`Session`] with its names checked.
 #[derive(Debug)]
-pub(crate) struct Identifier {
+pub struct Identifier {
     harnesses: Vec<Harness>,
     finals: Vec<HeaderName>,
     cookies: Vec<String>,
@@ -41,7 +42,11 @@ struct Harness {
 }
 
 impl Identifier {
-    pub(crate) fn new(session: &Session) -> Result<Identifier, Error> {
+    /// Checks the names.
+    ///
+    /// # Errors
+    /// A header name or JSON pointer that is none.
+    pub fn new(session: &Session) -> Result<Identifier, BadSetting> {
         let harnesses = (session.harnesses.iter())
             .map(|harness| {
                 Ok(Harness {
@@ -49,10 +54,10 @@ impl Identifier {
                     parent: names("session.parent_headers", &harness.parent)?,
                 })
             })
-            .collect::<Result<Vec<_>, Error>>()?;
+            .collect::<Result<Vec<_>, BadSetting>>()?;
         let finals = names("session.final_headers", &session.final_headers)?;
         if let Some(bad) = session.body.iter().find(|p| !p.starts_with('/')) {
-            return Err(Error::Pointer(bad.clone()));
+            return Err(BadSetting::Pointer(bad.clone()));
         }
         let held_back = match &session.forward {
             None => HashSet::new(),
@@ -76,16 +81,19 @@ impl Identifier {
     }
 
     /// Whether a header stays here instead of going on to the engine.
-    pub(crate) fn holds_back(&self, name: &HeaderName) -> bool {
+    pub fn holds_back(&self, name: &HeaderName) -> bool {
         !self.held_back.is_empty() && self.held_back.contains(name)
     }
 
     /// `body`: the JSON text, where it was inspected.
-    pub(crate) fn identify(
+    ///
+    /// # Errors
+    /// An identity that is too long, no text, or given twice with different values.
+    pub fn identify(
         &self,
         headers: &HeaderMap,
         body: Option<&str>,
-    ) -> Result<Identity, Answer> {
+    ) -> Result<Identity, BadIdentity> {
         let mut harness = self.harnesses.first();
         let mut session = None;
         for candidate in &self.harnesses {
@@ -116,7 +124,7 @@ impl Identifier {
         })
     }
 
-    fn cookie<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, Answer> {
+    fn cookie<'h>(&self, headers: &'h HeaderMap) -> Result<Option<&'h str>, BadIdentity> {
         for name in &self.cookies {
             let values = (headers.get_all(COOKIE).iter())
                 .flat_map(|line| line.as_bytes().split(|&byte| byte == b';'))
@@ -129,7 +137,7 @@ impl Identifier {
         Ok(None)
     }
 
-    fn in_body<'b>(&self, body: Option<&'b str>) -> Result<Option<Cow<'b, str>>, Answer> {
+    fn in_body<'b>(&self, body: Option<&'b str>) -> Result<Option<Cow<'b, str>>, BadIdentity> {
         let Some(body) = body else { return Ok(None) };
         for pointer in &self.pointers {
             let first_key = pointer.split('/').nth(1).unwrap_or_default();
@@ -154,10 +162,10 @@ impl Identifier {
     }
 }
 
-fn names(setting: &'static str, names: &[String]) -> Result<Vec<HeaderName>, Error> {
+fn names(setting: &'static str, names: &[String]) -> Result<Vec<HeaderName>, BadSetting> {
     (names.iter())
         .map(|name| {
-            HeaderName::try_from(name.as_str()).map_err(|_| Error::HeaderName {
+            HeaderName::try_from(name.as_str()).map_err(|_| BadSetting::HeaderName {
                 setting,
                 name: name.clone(),
             })
@@ -166,10 +174,13 @@ fn names(setting: &'static str, names: &[String]) -> Result<Vec<HeaderName>, Err
 }
 
 /// The value of the first header that has one.
-pub(crate) fn first<'h>(
+///
+/// # Errors
+/// As [`Identifier::identify`].
+pub fn first<'h>(
     headers: &'h HeaderMap,
     names: &[HeaderName],
-) -> Result<Option<&'h str>, Answer> {
+) -> Result<Option<&'h str>, BadIdentity> {
     for name in names {
         let values = headers.get_all(name).iter().map(|value| value.as_bytes());
         if let Some(value) = only(name.as_str(), values)? {
@@ -180,7 +191,10 @@ pub(crate) fn first<'h>(
 }
 
 /// The one value among equals.
-fn only<'h>(name: &str, values: impl Iterator<Item = &'h [u8]>) -> Result<Option<&'h str>, Answer> {
+fn only<'h>(
+    name: &str,
+    values: impl Iterator<Item = &'h [u8]>,
+) -> Result<Option<&'h str>, BadIdentity> {
     let mut found: Option<&str> = None;
     for value in values
         .map(<[u8]>::trim_ascii)
@@ -188,7 +202,7 @@ fn only<'h>(name: &str, values: impl Iterator<Item = &'h [u8]>) -> Result<Option
     {
         let value = check(name, value)?;
         if found.is_some_and(|found| found != value) {
-            return Err(Answer::identity(format!(
+            return Err(BadIdentity(format!(
                 "{name} is given twice with different values: send one"
             )));
         }
@@ -197,15 +211,15 @@ fn only<'h>(name: &str, values: impl Iterator<Item = &'h [u8]>) -> Result<Option
     Ok(found)
 }
 
-fn check<'h>(name: &str, value: &'h [u8]) -> Result<&'h str, Answer> {
+fn check<'h>(name: &str, value: &'h [u8]) -> Result<&'h str, BadIdentity> {
     if value.len() > MAX_BYTES {
-        return Err(Answer::identity(format!(
+        return Err(BadIdentity(format!(
             "{name} has {} bytes: an identity has at most {MAX_BYTES}",
             value.len()
         )));
     }
     std::str::from_utf8(value)
-        .map_err(|_| Answer::identity(format!("{name} is not UTF-8: an identity is text")))
+        .map_err(|_| BadIdentity(format!("{name} is not UTF-8: an identity is text")))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! One pass over a request's JSON body: what the proxy must know of it, without building a tree.
+//! One pass over a request's JSON body: what a data plane must know of it, without building a tree.
 
+use http::header::{CONTENT_TYPE, HeaderMap};
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -13,34 +14,37 @@ const MAX_MESSAGES: usize = 16_384;
 
 /// What is needed again when the body is sent.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// top-level fields
-    pub(crate) fields: usize,
+    pub fields: usize,
     /// one of them is a rank to some engine
-    pub(crate) rank_fields: bool,
+    pub rank_fields: bool,
 }
 
 /// A JSON object as the data plane sees it. Texts are raw JSON. Of doubles the last counts, as for
 /// the engines.
 #[derive(Debug, Default)]
-pub(crate) struct Scan<'a> {
-    pub(crate) shape: Shape,
-    pub(crate) model: Option<Cow<'a, str>>,
+pub struct Scan<'a> {
+    /// what is needed when it is sent
+    pub shape: Shape,
+    /// the name of the model
+    pub model: Option<Cow<'a, str>>,
     tools: Option<&'a str>,
     system: Option<&'a str>,
     instructions: Option<&'a str>,
     /// the elements of `messages`, or of an `input` that is a list, up to a bound
-    pub(crate) messages: Vec<&'a str>,
+    pub messages: Vec<&'a str>,
     /// length of those beyond it
-    pub(crate) more_bytes: u64,
+    pub more_bytes: u64,
     /// `prompt`, or an `input` that is one text
-    pub(crate) text: Option<&'a str>,
-    pub(crate) max_output_tokens: Option<u32>,
+    pub text: Option<&'a str>,
+    /// the most tokens the client wants back
+    pub max_output_tokens: Option<u32>,
 }
 
 impl<'a> Scan<'a> {
     /// None: not a JSON object.
-    pub(crate) fn of(body: &'a str) -> Option<Scan<'a>> {
+    pub fn of(body: &'a str) -> Option<Scan<'a>> {
         let mut scan = Scan::default();
         let mut json = serde_json::Deserializer::from_str(body);
         (&mut json).deserialize_map(Fields(&mut scan)).ok()?;
@@ -49,7 +53,7 @@ impl<'a> Scan<'a> {
     }
 
     /// What comes before the messages in every chat template.
-    pub(crate) fn preamble(&self) -> impl Iterator<Item = &&'a str> {
+    pub fn preamble(&self) -> impl Iterator<Item = &&'a str> {
         [&self.tools, &self.system, &self.instructions]
             .into_iter()
             .flatten()
@@ -173,7 +177,7 @@ impl<'de> Visitor<'de> for Items<'_, 'de> {
 }
 
 /// What a JSON pointer points at: strings as they are, everything else as JSON text.
-pub(crate) fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str>> {
+pub fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str>> {
     let raw = (pointer.split('/').skip(1)).try_fold(body, |json, segment| {
         let segment = segment.replace("~1", "/").replace("~0", "~");
         step(json, &segment)
@@ -247,7 +251,7 @@ impl<'de, F: FnMut(&str, &'de str)> Visitor<'de> for Entries<F> {
 
 /// The object with `field` set to `value`, and no other field that is a rank to some engine. Order
 /// and values of the others stay as they are.
-pub(crate) fn with_field(body: &str, field: &str, value: u32) -> Option<String> {
+pub fn with_field(body: &str, field: &str, value: u32) -> Option<String> {
     let mut out = String::with_capacity(body.len() + field.len() + 16);
     out.push('{');
     let mut json = serde_json::Deserializer::from_str(body);
@@ -262,6 +266,14 @@ pub(crate) fn with_field(body: &str, field: &str, value: u32) -> Option<String> 
     .ok()?;
     out.push_str(&format!("\"{field}\":{value}}}"));
     Some(out)
+}
+
+/// Whether the headers say that the body is JSON.
+pub fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).map(|value| value.as_bytes());
+    let kind = kind.and_then(|kind| kind.split(|&byte| byte == b';').next());
+    let kind = kind.unwrap_or_default().trim_ascii().to_ascii_lowercase();
+    kind == b"application/json" || (kind.starts_with(b"application/") && kind.ends_with(b"+json"))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ const PROBES: usize = 16;
 
 /// Bytes per token, at least 1, at most 16.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ratio(u32);
+pub struct Ratio(u32);
 
 impl Default for Ratio {
     fn default() -> Self {
@@ -35,7 +35,7 @@ impl Default for Ratio {
 
 impl Ratio {
     /// How many tokens that many bytes are.
-    pub(crate) fn tokens(self, bytes: u64) -> u64 {
+    pub fn tokens(self, bytes: u64) -> u64 {
         match bytes.checked_mul(1 << FRACTION) {
             Some(scaled) => scaled / u64::from(self.0.max(1)),
             None => u64::MAX,
@@ -62,7 +62,7 @@ impl Ratio {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Learner {
+pub struct Learner {
     models: Box<[Entry]>,
     others: AtomicU32,
 }
@@ -89,7 +89,7 @@ impl Default for Learner {
 
 impl Learner {
     /// Of the model whose name has this hash; 0: the request names none.
-    pub(crate) fn ratio(&self, model: u64) -> Ratio {
+    pub fn ratio(&self, model: u64) -> Ratio {
         for entry in self.places(model) {
             match entry.model.load(Relaxed) {
                 0 => return Ratio::default(),
@@ -101,7 +101,7 @@ impl Learner {
     }
 
     /// An engine has counted `tokens` in a prompt of `bytes`.
-    pub(crate) fn learn(&self, model: u64, bytes: u64, tokens: u32) {
+    pub fn learn(&self, model: u64, bytes: u64, tokens: u32) {
         // Counts that say nothing take no place in the table.
         if Ratio::default().after(bytes, tokens).is_none() {
             return;
