@@ -29,6 +29,8 @@ pub struct Options {
     pub out: Option<PathBuf>,
     /// cargo's target folder; none: `wasm` inside that of the crate's workspace
     pub target_dir: Option<PathBuf>,
+    /// also takes components that are no policies: for tests of what refuses them
+    pub any_world: bool,
 }
 
 /// A component on disk.
@@ -74,7 +76,7 @@ pub fn build(crates: &[PathBuf], options: &Options, say: Say<'_>) -> Result<Vec<
                 .ok_or_else(|| Error::NoModule(package.name.clone()))?;
             let module = fs::read(&module)
                 .map_err(Error::io(format!("cannot read {}", module.display())))?;
-            let component = Component::encode(&name, &module)?;
+            let component = Component::encode(&name, &module, options.any_world)?;
             let folder = options.out.as_deref().unwrap_or(package.folder());
             let path = folder.join(format!("{name}.wasm"));
             let changed = component.write(&path)?;

@@ -97,11 +97,11 @@ impl Turn<'_> {
             );
             return Err(Refused::stage("pin", cause));
         }
-        compiler.compile(&wanted.wasm, &digest).await?;
-        let (slot, limits) = (slot.clone(), *limits);
-        let load = move || slot.engine().load(&wanted.wasm, &wanted.config, limits);
+        let compiled = compiler.compile(slot, &wanted.wasm).await?;
+        let limits = *limits;
+        let configure = move || compiled.configure(&wanted.config, limits);
         Ok(Candidate {
-            prepared: Arc::new(blocking(load).await??),
+            prepared: Arc::new(blocking(configure).await??),
             origin: wanted.origin,
             digest,
         })
@@ -110,6 +110,8 @@ impl Turn<'_> {
     /// Loads it and puts it in place: from now on it decides. Returns its generation.
     pub async fn swap(&self, wanted: Wanted) -> Result<u64, Refused> {
         let next = self.load(wanted).await?;
+        let (slot, coming) = (self.swapper.slot.clone(), next.clone());
+        blocking(move || slot.ready(&coming)).await??;
         Ok(self.swapper.slot.swap(next)?)
     }
 
@@ -119,7 +121,7 @@ impl Turn<'_> {
     }
 }
 
-async fn blocking<R: Send + 'static>(
+pub(super) async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Result<R, Refused> {
     spawn_blocking(work)
