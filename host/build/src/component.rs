@@ -152,14 +152,16 @@ mod tests {
 
     #[test]
     fn a_module_without_a_policy_is_refused_with_what_is_missing() {
-        let error = Component::encode("mine", EMPTY, false).unwrap_err().to_string();
+        let error = Component::encode("mine", EMPTY, false)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("`mine` builds, but is no policy"), "{error}");
         assert!(error.contains("export!(MyPolicy);"), "{error}");
     }
 
     #[test]
     fn a_file_that_is_no_wasm_is_refused() {
-        assert!(Component::encode("mine", b"text").is_err());
+        assert!(Component::encode("mine", b"text", false).is_err());
         assert!(Component::read("mine", b"text".to_vec()).is_err());
     }
 

@@ -34,7 +34,11 @@ impl LogBudget {
         if self.second.swap(now, Relaxed) != now {
             let dropped = self.lines.swap(0, Relaxed).saturating_sub(LINES);
             if dropped > 0 {
-                tracing::warn!(policy, dropped, "the policy writes more than {LINES} lines a second");
+                tracing::warn!(
+                    policy,
+                    dropped,
+                    "the policy writes more than {LINES} lines a second"
+                );
             }
         }
         self.lines.fetch_add(1, Relaxed) < LINES

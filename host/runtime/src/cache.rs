@@ -90,7 +90,11 @@ impl CodeCache {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let temporary = name.to_str().is_some_and(is_temporary);
-            let ours = || entry.metadata().is_ok_and(|m| m.is_file() && m.uid() == self.user);
+            let ours = || {
+                entry
+                    .metadata()
+                    .is_ok_and(|m| m.is_file() && m.uid() == self.user)
+            };
             let abandoned = || File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
             if temporary && ours() && abandoned() {
                 tracing::info!(path = %entry.path().display(), "removed what a dead writer left");

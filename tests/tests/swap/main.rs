@@ -10,7 +10,9 @@
 
 mod api;
 mod bad;
+mod compiling;
 mod file;
 mod operated;
+mod soak;
 mod traffic;
 mod under_load;

@@ -63,8 +63,18 @@ impl Operated {
     }
 
     pub async fn start_in(folder: TempDir, policy: &str, engines: &[&Engine]) -> Result<Operated> {
+        Operated::start_changed(folder, policy, engines, |_| {}).await
+    }
+
+    /// With something about the command changed.
+    pub async fn start_changed(
+        folder: TempDir,
+        policy: &str,
+        engines: &[&Engine],
+        change: impl FnOnce(&mut tokio::process::Command),
+    ) -> Result<Operated> {
         token_file(&folder, 0o600, TOKEN)?;
-        let host = Host::start_config(&config(&folder, policy, engines)).await?;
+        let host = Host::start_changed(&config(&folder, policy, engines), change).await?;
         Ok(Operated {
             host,
             folder,

@@ -22,7 +22,7 @@ impl Policy for Balloon {
     fn route(&self, _: &Request, _: &mut impl Host) -> Decision {
         let mut kept = Vec::new();
         loop {
-            kept.push(std::hint::black_box(vec![1_u8; 1 << 20]));
+            kept.push(std::hint::black_box(Vec::<u8>::with_capacity(1 << 20)));
         }
     }
 }
