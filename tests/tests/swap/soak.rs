@@ -36,7 +36,8 @@ async fn two_thousand_replacements_leave_memory_threads_and_descriptors_as_they_
         last.resident_kb < first.resident_kb + (8 << 10),
         "memory grows: {usages:?}"
     );
-    ensure!(last.threads == first.threads, "threads: {usages:?}");
+    // The few that wait for work that blocks come and go.
+    ensure!(last.threads <= first.threads + 4, "threads: {usages:?}");
     // Connections come and go: of each client one to the host and one on to the engine.
     ensure!(
         last.files <= first.files + 2 * (CLIENTS + 1),
