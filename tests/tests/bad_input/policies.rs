@@ -269,7 +269,10 @@ pub(crate) fn misbehaving_rows() -> Vec<PageRow> {
                 Some(cause) => ("the fallback", *cause),
             };
             let answer = format!("200, by {by}");
-            let what = format!("`{does}` {options}").trim().to_owned();
+            let what = match *options {
+                "" => format!("`{does}`"),
+                options => format!("`{does}`, `{options}`"),
+            };
             [what, answer, cause.to_owned(), String::new()]
         })
         .collect()
