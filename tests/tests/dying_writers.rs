@@ -1,6 +1,8 @@
 //! Writers of the code cache that die while they write, at every moment: the real binary, before its
 //! next start.
 
+#![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
+
 use anyhow::{Context, Result, ensure};
 use pointsman_tests::{Engine, Host, pointsman, policy};
 use std::fs::File;
