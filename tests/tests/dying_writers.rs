@@ -109,10 +109,12 @@ async fn a_writer_that_is_killed_at_any_moment_leaves_nothing_that_is_executed_o
         killed += usize::from(!child.wait()?.success());
         let left = names(&cache)?;
         cut += temporary(&left);
-        ensure!(temporary(&left) <= 1, "they add up: {left:?}");
+        // One that came so far as to write an entry has cleared up before.
+        let wrote = left.contains(&format!("{own}1"));
+        ensure!(!wrote || temporary(&left) == 1, "they add up: {left:?}");
     }
     println!("{killed} of {KILLS} were killed, {cut} of them while they wrote");
-    ensure!(killed > 0);
+    ensure!(killed > 0 && cut > 0);
     serves(&home).await?;
     settles(&cache)?;
     Ok(())
