@@ -131,10 +131,21 @@ impl Host {
     /// # Errors
     /// If it does not come up.
     pub async fn start_config(config: &str) -> Result<Host> {
+        Host::start_changed(config, |_| {}).await
+    }
+
+    /// With a whole configuration, and something about the command changed.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub async fn start_changed(
+        config: &str,
+        change: impl FnOnce(&mut tokio::process::Command),
+    ) -> Result<Host> {
         let mut file = tempfile::Builder::new().suffix(".toml").tempfile()?;
         file.write_all(config.as_bytes())?;
         let path = file.path().to_string_lossy().into_owned();
-        let process = Process::start(&["serve", "--config", &path]).await?;
+        let process = Process::start_with(&["serve", "--config", &path], change).await?;
         let [url, metrics] = process.urls.as_slice() else {
             anyhow::bail!("two addresses wanted, found {:?}", process.urls);
         };

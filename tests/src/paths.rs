@@ -20,7 +20,7 @@ pub fn policy(name: &str) -> PathBuf {
         .with_extension("wasm")
 }
 
-/// A misbehaving policy of `tests/guests/`, as a component.
+/// A guest of `tests/guests/`, as a component.
 pub fn guest(name: &str) -> PathBuf {
     root()
         .join("target/guests")

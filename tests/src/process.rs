@@ -33,8 +33,17 @@ impl Process {
     /// # Errors
     /// If it cannot be started, or ends before it listens.
     pub async fn start(args: &[&str]) -> Result<Process> {
-        let mut child = Command::new(pointsman())
-            .args(args)
+        Process::start_with(args, |_| {}).await
+    }
+
+    /// The same, with something about the command changed: its environment, where its log goes.
+    ///
+    /// # Errors
+    /// If it cannot be started, or ends before it listens.
+    pub async fn start_with(args: &[&str], change: impl FnOnce(&mut Command)) -> Result<Process> {
+        let mut command = Command::new(pointsman());
+        change(command.args(args));
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

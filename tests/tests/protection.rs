@@ -5,7 +5,7 @@ use pointsman_core::{
     Core, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Source, Worker, decide,
 };
 use pointsman_runtime::{Candidate, Engine, Limits, Protection, Slot, SwapError};
-use pointsman_tests::{fleet, guest};
+use pointsman_tests::{fleet, guest, policy};
 use std::sync::Arc;
 
 const LIMITS: Limits = Limits {
@@ -19,28 +19,28 @@ struct Rig {
     slot: Slot,
 }
 
-fn candidate(engine: &Engine, does: &str) -> Result<Candidate> {
-    let wasm = std::fs::read(guest("guest"))?;
-    let config = format!("{{\"does\": \"{does}\"}}");
+/// A guest, or a policy of `plugins/`.
+fn candidate(engine: &Engine, name: &str) -> Result<Candidate> {
+    let wasm = std::fs::read(guest(name)).or_else(|_| std::fs::read(policy(name)))?;
     Ok(Candidate {
-        prepared: Arc::new(engine.load(&wasm, &config, LIMITS)?),
-        origin: does.to_owned(),
-        digest: does.to_owned(),
+        prepared: Arc::new(engine.load(&wasm, "", LIMITS)?),
+        origin: name.to_owned(),
+        digest: name.to_owned(),
     })
 }
 
 impl Rig {
-    fn new(does: &str) -> Result<Rig> {
+    fn new(name: &str) -> Result<Rig> {
         let engine = Engine::new()?;
         let (core, clock) = fleet(2, Table::default());
         clock.advance(1);
-        let first = candidate(&engine, does)?;
+        let first = candidate(&engine, name)?;
         let slot = Slot::new(core.clone(), engine, first, Protection::default());
         Ok(Rig { core, clock, slot })
     }
 
-    fn swap(&self, does: &str) -> Result<u64> {
-        Ok(self.slot.swap(candidate(self.slot.engine(), does)?)?)
+    fn swap(&self, name: &str) -> Result<u64> {
+        Ok(self.slot.swap(candidate(self.slot.engine(), name)?)?)
     }
 
     /// One request, as a worker would send it; the cause if the fallback decided.
@@ -67,20 +67,20 @@ impl Rig {
 
 #[test]
 fn after_five_failures_the_policy_before_decides_again() -> Result<()> {
-    let rig = Rig::new("first")?;
+    let rig = Rig::new("least-tokens")?;
     assert_eq!(rig.send(), None);
-    assert_eq!(rig.swap("panic")?, 2);
+    assert_eq!(rig.swap("trap-on-route")?, 2);
     rig.fails(5);
     assert_eq!(rig.send(), None, "rolled back");
     let status = rig.slot.status();
     assert_eq!(
         (status.generation, status.origin.as_str(), status.rollbacks),
-        (3, "first", 1)
+        (3, "least-tokens", 1)
     );
     assert!(
         status
             .last
-            .starts_with("rolled back from panic to first: the policy trapped")
+            .starts_with("rolled back from trap-on-route to least-tokens: the policy trapped")
     );
     Ok(())
 }
@@ -88,16 +88,18 @@ fn after_five_failures_the_policy_before_decides_again() -> Result<()> {
 #[test]
 fn a_policy_that_was_taken_out_may_not_come_back_at_once_and_waits_longer_each_time() -> Result<()>
 {
-    let rig = Rig::new("first")?;
+    let rig = Rig::new("least-tokens")?;
     for wait_ms in [1000, 2000, 4000] {
-        rig.swap("panic")?;
+        rig.swap("trap-on-route")?;
         rig.fails(5);
-        let refused = rig.slot.swap(candidate(rig.slot.engine(), "panic")?);
-        let digest = "panic".to_owned();
+        let refused = rig
+            .slot
+            .swap(candidate(rig.slot.engine(), "trap-on-route")?);
+        let digest = "trap-on-route".to_owned();
         assert_eq!(refused, Err(SwapError::Banned { digest, wait_ms }));
         assert_eq!(
             rig.slot.status().origin,
-            "first",
+            "least-tokens",
             "the refusal changes nothing"
         );
         rig.clock.advance(wait_ms);
@@ -107,7 +109,7 @@ fn a_policy_that_was_taken_out_may_not_come_back_at_once_and_waits_longer_each_t
 
 #[test]
 fn with_nothing_to_go_back_to_the_policy_pauses_and_tries_again() -> Result<()> {
-    let rig = Rig::new("panic")?;
+    let rig = Rig::new("trap-on-route")?;
     rig.fails(5);
     assert_eq!(rig.send(), Some("paused"));
     rig.clock.advance(999);
@@ -123,7 +125,7 @@ fn with_nothing_to_go_back_to_the_policy_pauses_and_tries_again() -> Result<()> 
 
 #[test]
 fn failures_that_are_far_apart_are_no_reason() -> Result<()> {
-    let rig = Rig::new("panic")?;
+    let rig = Rig::new("trap-on-route")?;
     for _ in 0..20 {
         rig.fails(4);
         rig.clock.advance(10_001);
@@ -134,23 +136,23 @@ fn failures_that_are_far_apart_are_no_reason() -> Result<()> {
 
 #[test]
 fn a_late_failure_of_a_replaced_policy_does_not_hurt_the_new_one() -> Result<()> {
-    let rig = Rig::new("panic")?;
+    let rig = Rig::new("trap-on-route")?;
     let old = rig.slot.generation();
-    rig.swap("first")?;
+    rig.swap("least-tokens")?;
     for _ in 0..10 {
         rig.slot.failed(old, &pointsman_core::Failure::Stack);
     }
-    assert_eq!(rig.slot.status().origin, "first");
+    assert_eq!(rig.slot.status().origin, "least-tokens");
     Ok(())
 }
 
 #[test]
 fn the_operator_may_go_back_and_forth() -> Result<()> {
-    let rig = Rig::new("first")?;
+    let rig = Rig::new("least-tokens")?;
     assert_eq!(rig.slot.rollback(), Err(SwapError::NoPrevious));
     rig.swap("log-flood")?;
     rig.slot.rollback()?;
-    assert_eq!(rig.slot.status().origin, "first");
+    assert_eq!(rig.slot.status().origin, "least-tokens");
     rig.slot.rollback()?;
     assert_eq!(rig.slot.status().origin, "log-flood");
     Ok(())
@@ -158,10 +160,53 @@ fn the_operator_may_go_back_and_forth() -> Result<()> {
 
 #[test]
 fn a_bad_policy_that_is_swapped_in_twice_does_not_push_the_good_one_out() -> Result<()> {
-    let rig = Rig::new("first")?;
-    rig.swap("panic")?;
-    rig.swap("panic")?;
+    let rig = Rig::new("least-tokens")?;
+    rig.swap("trap-on-route")?;
+    rig.swap("trap-on-route")?;
     rig.fails(5);
-    assert_eq!(rig.slot.status().origin, "first");
+    assert_eq!(rig.slot.status().origin, "least-tokens");
+    Ok(())
+}
+
+#[test]
+fn a_slow_burn_is_taken_out_by_its_fifth_failure_and_decides_well_between_them() -> Result<()> {
+    let rig = Rig::new("least-tokens")?;
+    rig.swap("trap-on-nth")?;
+    let failed: Vec<u32> = (1..=500).filter(|_| rig.send().is_some()).collect();
+    assert_eq!(failed, [50, 100, 150, 200, 250]);
+    assert_eq!(rig.slot.status().origin, "least-tokens");
+    Ok(())
+}
+
+#[test]
+fn a_burn_that_is_slow_enough_stays_and_costs_the_requests_that_it_fails() -> Result<()> {
+    let rig = Rig::new("least-tokens")?;
+    rig.swap("trap-on-nth")?;
+    for _ in 0..20 {
+        let failed: Vec<u32> = (1..=50).filter(|_| rig.send().is_some()).collect();
+        assert_eq!(failed, [50]);
+        rig.clock.advance(2501);
+    }
+    assert_eq!(rig.slot.status().origin, "trap-on-nth");
+    Ok(())
+}
+
+#[test]
+fn no_request_waits_for_configure() -> Result<()> {
+    // It counts in a cell how often it was configured; the trial has cells of its own.
+    let rig = Rig::new("least-tokens")?;
+    rig.slot.set_workers(2);
+    let next = candidate(rig.slot.engine(), "slow-start")?;
+    let configured = || rig.core.cells("slow-start").get(0);
+    rig.slot.ready(&next)?;
+    assert_eq!(configured(), 2, "one for each worker");
+    rig.slot.swap(next)?;
+    let workers = [rig.slot.router(), rig.slot.router()];
+    assert_eq!(configured(), 2, "they found theirs");
+    drop(workers);
+    rig.slot.rollback()?;
+    rig.slot.rollback()?;
+    let _workers = [rig.slot.router(), rig.slot.router()];
+    assert_eq!(configured(), 2, "and when it comes back");
     Ok(())
 }

@@ -30,6 +30,8 @@ pub struct Options {
     pub out: Option<PathBuf>,
     /// cargo's target folder; none: `wasm` inside that of the crate's workspace
     pub target_dir: Option<PathBuf>,
+    /// also takes components that are no policies: for tests of what refuses them
+    pub any_world: bool,
 }
 
 /// A component on disk.
@@ -64,7 +66,7 @@ pub fn build(crates: &[PathBuf], options: &Options, say: Say<'_>) -> Result<Vec<
     let mut built = Vec::new();
     for (package, module) in modules(crates, options, say)? {
         let name = package.component_name().to_owned();
-        let component = Component::encode(&name, &module)?;
+        let component = Component::encode(&name, &module, options.any_world)?;
         let path = options.path(&package);
         let changed = write(&path, component.bytes())?;
         built.push(Built {

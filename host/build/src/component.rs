@@ -17,17 +17,21 @@ pub struct Component {
 }
 
 impl Component {
-    /// Makes a core module a component. `name` is for errors.
+    /// Makes a core module a component. `name` is for errors; `any_world`: it need not be a policy.
     ///
     /// # Errors
     /// When the module is no policy, or wants more than the contract.
-    pub fn encode(name: &str, module: &[u8]) -> Result<Component, Error> {
+    pub fn encode(name: &str, module: &[u8], any_world: bool) -> Result<Component, Error> {
         let bytes = ComponentEncoder::default()
             .validate(true)
             .module(module)
             .and_then(|encoder| encoder.encode())
             .map_err(|error| no_policy(name, format!("{error:#}")))?;
-        Component::read(name, bytes)
+        let component = Component::decode(name, bytes)?;
+        if !any_world {
+            component.check(name)?;
+        }
+        Ok(component)
     }
 
     /// Reads a component and checks that it is a policy.
@@ -35,6 +39,12 @@ impl Component {
     /// # Errors
     /// As [`Component::encode`].
     pub fn read(name: &str, bytes: Vec<u8>) -> Result<Component, Error> {
+        let component = Component::decode(name, bytes)?;
+        component.check(name)?;
+        Ok(component)
+    }
+
+    fn decode(name: &str, bytes: Vec<u8>) -> Result<Component, Error> {
         let decoded = decode(&bytes).map_err(|error| no_policy(name, format!("{error:#}")))?;
         let DecodedWasm::Component(resolve, world) = decoded else {
             return Err(no_policy(name, "it is a WIT package".to_owned()));
@@ -48,7 +58,16 @@ impl Component {
         let exports: Vec<String> = (world.exports.keys())
             .map(|key| resolve.name_world_key(key))
             .collect();
-        let foreign: Vec<&str> = (imports.iter().map(String::as_str))
+        Ok(Component {
+            bytes,
+            imports,
+            exports,
+        })
+    }
+
+    /// It imports the contract and nothing else, and exports a policy.
+    fn check(&self, name: &str) -> Result<(), Error> {
+        let foreign: Vec<&str> = (self.imports.iter().map(String::as_str))
             .filter(|import| !import.starts_with(CONTRACT))
             .collect();
         if !foreign.is_empty() {
@@ -57,14 +76,10 @@ impl Component {
                 imports: foreign.join(", "),
             });
         }
-        if !exports.iter().any(|export| export.starts_with(POLICY)) {
+        if !self.exports.iter().any(|export| export.starts_with(POLICY)) {
             return Err(no_policy(name, format!("it does not export {POLICY}…")));
         }
-        Ok(Component {
-            bytes,
-            imports,
-            exports,
-        })
+        Ok(())
     }
 
     /// The `.wasm`.
@@ -99,14 +114,16 @@ mod tests {
 
     #[test]
     fn a_module_without_a_policy_is_refused_with_what_is_missing() {
-        let error = Component::encode("mine", EMPTY).unwrap_err().to_string();
+        let error = Component::encode("mine", EMPTY, false)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("`mine` builds, but is no policy"), "{error}");
         assert!(error.contains("export!(MyPolicy);"), "{error}");
     }
 
     #[test]
     fn a_file_that_is_no_wasm_is_refused() {
-        assert!(Component::encode("mine", b"text").is_err());
+        assert!(Component::encode("mine", b"text", false).is_err());
         assert!(Component::read("mine", b"text".to_vec()).is_err());
     }
 }

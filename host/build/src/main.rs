@@ -21,6 +21,9 @@ struct Args {
     /// Cargo's target folder [default: `wasm` inside that of the crate's workspace]
     #[arg(long, value_name = "DIR")]
     target_dir: Option<PathBuf>,
+    /// Also take components that are no policies, for tests of what refuses them
+    #[arg(long)]
+    any_world: bool,
 }
 
 fn main() -> ExitCode {
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
     let options = Options {
         out: args.out,
         target_dir: args.target_dir,
+        any_world: args.any_world,
     };
     let done = if args.core {
         core_modules(&args.crates, &options)

@@ -79,6 +79,11 @@ impl Proxy {
         self
     }
 
+    /// Threads that serve requests.
+    pub fn workers(&self) -> usize {
+        self.tallies.len()
+    }
+
     /// Where clients come in.
     pub fn data_addr(&self) -> SocketAddr {
         self.addresses.0

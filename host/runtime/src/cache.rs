@@ -6,7 +6,9 @@
 //! first, then in the private one; what is found in the shared one is copied. Compiled code is code:
 //! an entry is executed only if it belongs to this user, nobody else may write it, and it is whole.
 //! Anything else is replaced by what compiling gives. Entries are written beside their place and
-//! renamed, so that a process that dies in between leaves no half of one.
+//! renamed, so that a process that dies in between leaves no half of one; what it does leave is removed
+//! when a cache is opened there again. A lock on the file tells the writers that live: numbers of
+//! processes mean nothing where containers share a folder.
 
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -77,7 +79,33 @@ impl CodeCache {
                 found.uid(),
             ));
         }
+        for folder in std::iter::once(&cache.private).chain(&cache.shared) {
+            cache.sweep(folder);
+        }
         Ok(cache)
+    }
+
+    /// Removes what writers left that died: temporary files of this user that nobody holds.
+    fn sweep(&self, folder: &Path) {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let temporary = name.to_str().is_some_and(is_temporary);
+            let ours = || {
+                entry
+                    .metadata()
+                    .is_ok_and(|m| m.is_file() && m.uid() == self.user)
+            };
+            let abandoned = || File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok());
+            if temporary && ours() && abandoned() {
+                tracing::info!(path = %entry.path().display(), "removed what a dead writer left");
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// The compiled form of `wasm`, if it is there and whole; nothing is compiled.
+    pub fn cached(&self, engine: &Engine, wasm: &[u8]) -> Option<Component> {
+        self.find(engine, &entry_name(engine, wasm))
     }
 
     /// The compiled form of `wasm`: from the cache, or compiled and put there. The second part says
@@ -141,6 +169,8 @@ impl CodeCache {
     fn write(&self, folder: &Path, name: &str, code: &[u8]) -> io::Result<()> {
         let temporary = self.temporary(folder);
         let written = new_file(&temporary).and_then(|mut file| {
+            // Held until it is closed. Where there are no locks, nobody can take it from us either.
+            let _ = file.try_lock();
             file.write_all(&Sha256::digest(code))?;
             file.write_all(code)?;
             file.sync_all()?;
@@ -156,6 +186,13 @@ impl CodeCache {
         let number = self.writes.fetch_add(1, Ordering::Relaxed);
         folder.join(format!(".{}-{number}", std::process::id()))
     }
+}
+
+/// See [`CodeCache::temporary`].
+fn is_temporary(name: &str) -> bool {
+    let number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    (name.strip_prefix('.').and_then(|name| name.split_once('-')))
+        .is_some_and(|(process, write)| number(process) && number(write))
 }
 
 fn new_file(path: &Path) -> io::Result<File> {

@@ -1,8 +1,10 @@
 //! The host's side of the contract: a policy's calls are answered by the ask that is before it.
 
 use crate::bindings::pointsman::policy::{affinity, engine, facts, fleet, log, state, types};
+use crate::budget::LogBudget;
 use crate::convert;
 use pointsman_core::{Ask, Cells};
+use send_wrapper::SendWrapper;
 use std::rc::Rc;
 use std::sync::Arc;
 use wasmtime::ResourceLimiter;
@@ -16,15 +18,22 @@ const LOG_BYTES: usize = 1024;
 pub(crate) struct State {
     policy: String,
     /// outside of questions: those have their own
-    cells: Arc<Cells>,
-    /// The question before the policy; none while it is configured.
-    pub(crate) ask: Option<Rc<Ask>>,
+    pub(crate) cells: Arc<Cells>,
+    /// The question before the policy; none while it is configured, and between two questions: an
+    /// instance may come up on one thread and answer on another.
+    pub(crate) ask: Option<SendWrapper<Rc<Ask>>>,
     pub(crate) memory: MemoryLimit,
+    log: Arc<LogBudget>,
     log_lines: u32,
 }
 
 impl State {
-    pub(crate) fn new(policy: &str, cells: Arc<Cells>, memory_limit: usize) -> State {
+    pub(crate) fn new(
+        policy: &str,
+        cells: Arc<Cells>,
+        memory_limit: usize,
+        log: Arc<LogBudget>,
+    ) -> State {
         State {
             policy: policy.to_owned(),
             cells,
@@ -33,13 +42,14 @@ impl State {
                 bytes: memory_limit,
                 exceeded: false,
             },
+            log,
             log_lines: 0,
         }
     }
 
     /// Puts a question before the policy.
     pub(crate) fn put(&mut self, ask: Option<Rc<Ask>>) {
-        self.ask = ask;
+        self.ask = ask.map(SendWrapper::new);
         self.log_lines = 0;
     }
 }
@@ -167,12 +177,18 @@ impl facts::Host for State {
 
 impl log::Host for State {
     fn write(&mut self, level: log::Level, mut message: String) {
+        let shown = match level {
+            log::Level::Debug => tracing::enabled!(tracing::Level::DEBUG),
+            log::Level::Info => tracing::enabled!(tracing::Level::INFO),
+            log::Level::Warn => tracing::enabled!(tracing::Level::WARN),
+            log::Level::Error => tracing::enabled!(tracing::Level::ERROR),
+        };
         self.log_lines = self.log_lines.saturating_add(1);
-        if self.log_lines > LOG_LINES {
+        let policy = &self.policy;
+        if !shown || self.log_lines > LOG_LINES || !self.log.take(policy) {
             return;
         }
         message.truncate(message.floor_char_boundary(LOG_BYTES));
-        let policy = &self.policy;
         match level {
             log::Level::Debug => tracing::debug!(policy, "{message}"),
             log::Level::Info => tracing::info!(policy, "{message}"),

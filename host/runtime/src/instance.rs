@@ -60,7 +60,8 @@ impl Live {
         cells: Arc<Cells>,
     ) -> Result<(Live, Description), StartError> {
         let limits = prepared.limits;
-        let state = State::new(&prepared.policy.name, cells, limits.memory_bytes());
+        let (name, memory) = (&prepared.policy.name, limits.memory_bytes());
+        let state = State::new(name, cells, memory, prepared.log.clone());
         let mut store = Store::new(prepared.pre.engine(), state);
         store.limiter(|state| &mut state.memory);
         store.set_epoch_deadline(CONFIGURE_MS / TICK_MS + 1);
@@ -80,6 +81,11 @@ impl Live {
                 Err(StartError::Failed(failure))
             }
         }
+    }
+
+    /// Whether its numbers are kept there.
+    pub(crate) fn is_over(&self, cells: &Arc<Cells>) -> bool {
+        Arc::ptr_eq(&self.store.data().cells, cells)
     }
 
     fn route(&mut self, ask: &Rc<Ask>, limits: Limits) -> Result<Decision, Failure> {
@@ -134,11 +140,14 @@ impl Instance {
         }
     }
 
-    /// Starts now, so that no request pays for it.
+    /// Starts now, so that no request pays for it; one that is up already and waits is taken.
     ///
     /// # Errors
     /// If it traps, exceeds a limit or refuses its configuration.
     pub fn warm(&mut self) -> Result<(), Failure> {
+        if self.live.is_none() {
+            self.live = self.prepared.take(&self.cells);
+        }
         if self.live.is_none() {
             let (live, _) =
                 Live::start(&self.prepared, self.cells.clone()).map_err(|e| match e {
@@ -166,6 +175,15 @@ impl Instance {
             self.live = None;
         }
         answer
+    }
+}
+
+/// Should its policy come back, it is up.
+impl Drop for Instance {
+    fn drop(&mut self) {
+        if let Some(live) = self.live.take() {
+            self.prepared.give(live);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! calls end at a deadline and its memory at a limit; after any failure its instance is thrown away
 //! and the next call begins with a fresh one.
 
+mod budget;
 mod cache;
 mod contract;
 mod convert;

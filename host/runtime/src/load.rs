@@ -2,13 +2,14 @@
 
 use crate::bindings::RouterPre;
 use crate::bindings::exports::pointsman::policy::policy::Description;
+use crate::budget::LogBudget;
 use crate::contract::{self, Mismatch};
 use crate::convert;
 use crate::engine::Engine;
 use crate::host::State;
 use crate::instance::{Limits, Live, StartError};
 use pointsman_core::{Cells, Failure, Policy, Wants};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 use wasmtime::component::Component;
 
@@ -85,6 +86,15 @@ pub enum LoadError {
     Description(String),
 }
 
+impl From<StartError> for LoadError {
+    fn from(error: StartError) -> LoadError {
+        match error {
+            StartError::Refused(text) => LoadError::Refused(text),
+            StartError::Failed(failure) => LoadError::Failed(failure),
+        }
+    }
+}
+
 impl LoadError {
     /// Where it stopped.
     pub fn stage(&self) -> Stage {
@@ -106,7 +116,10 @@ pub struct Prepared {
     pub(crate) config: String,
     pub(crate) limits: Limits,
     pub(crate) wants: Wants,
+    pub(crate) log: Arc<LogBudget>,
     schema: String,
+    /// instances that wait for a worker
+    spares: Mutex<Vec<Live>>,
 }
 
 impl std::fmt::Debug for Prepared {
@@ -124,6 +137,31 @@ impl Prepared {
     /// The JSON Schema of its configuration.
     pub fn config_schema(&self) -> &str {
         &self.schema
+    }
+
+    /// Brings up so many instances over `cells`, for workers that will ask: `configure` may take long,
+    /// and no request is to wait for it.
+    ///
+    /// # Errors
+    /// If one does not come up.
+    pub(crate) fn ready(&self, instances: usize, cells: &Arc<Cells>) -> Result<(), LoadError> {
+        for _ in 0..instances {
+            let (live, _) = Live::start(self, cells.clone()).map_err(LoadError::from)?;
+            self.give(live);
+        }
+        Ok(())
+    }
+
+    /// An instance that is up already.
+    pub(crate) fn take(&self, cells: &Arc<Cells>) -> Option<Live> {
+        let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = spares.iter().position(|live| live.is_over(cells))?;
+        Some(spares.swap_remove(place))
+    }
+
+    /// One that a worker needs no more: there are at most as many as were ready or are workers.
+    pub(crate) fn give(&self, live: Live) {
+        (self.spares.lock().unwrap_or_else(PoisonError::into_inner)).push(live);
     }
 }
 
@@ -151,9 +189,23 @@ impl Engine {
                 .map(|(component, _)| component),
             None => Component::from_binary(&self.wasm, wasm),
         };
-        let component = component.map_err(|e| LoadError::Invalid(format!("{e:#}")))?;
-        contract::check(&component, &self.wasm)?;
-        let pre = (self.linker.instantiate_pre(&component))
+        self.fit(&component.map_err(|e| LoadError::Invalid(format!("{e:#}")))?)
+    }
+
+    /// The same with code that the cache has; none: it would have to be compiled first.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn cached(&self, wasm: &[u8]) -> Result<Option<Compiled>, LoadError> {
+        sort(wasm)?;
+        let component = (self.cache.as_ref()).and_then(|cache| cache.cached(&self.wasm, wasm));
+        component.map(|component| self.fit(&component)).transpose()
+    }
+
+    /// World, version and imports.
+    fn fit(&self, component: &Component) -> Result<Compiled, LoadError> {
+        contract::check(component, &self.wasm)?;
+        let pre = (self.linker.instantiate_pre(component))
             .and_then(RouterPre::new)
             .map_err(|e| LoadError::Link(format!("{e:#}")))?;
         Ok(Compiled { pre })
@@ -189,14 +241,13 @@ impl Compiled {
             config: config.to_owned(),
             limits,
             wants: Wants::default(),
+            log: Arc::new(LogBudget::new()),
             schema: String::new(),
+            spares: Mutex::default(),
         };
         // Numbers that it may count while it is tried are thrown away.
         let (_, description) =
-            Live::start(&prepared, Arc::new(Cells::default())).map_err(|e| match e {
-                StartError::Refused(text) => LoadError::Refused(text),
-                StartError::Failed(failure) => LoadError::Failed(failure),
-            })?;
+            Live::start(&prepared, Arc::new(Cells::default())).map_err(LoadError::from)?;
         check(&description).map_err(LoadError::Description)?;
         prepared.policy = Policy {
             name: description.name,

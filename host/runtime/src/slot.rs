@@ -10,12 +10,12 @@
 
 use crate::engine::Engine;
 use crate::instance::Instance;
-use crate::load::Prepared;
+use crate::load::{LoadError, Prepared};
 use arc_swap::ArcSwap;
 use pointsman_core::{Ask, Core, Decision, Failure, Policy, Router, Source};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
@@ -131,6 +131,8 @@ pub struct Slot {
     generation: AtomicU64,
     /// when a pause ends; 0: there is none. So that a request need not look at the history.
     resume_ms: AtomicU64,
+    /// who will want an instance each
+    workers: AtomicUsize,
     history: Mutex<History>,
 }
 
@@ -149,6 +151,7 @@ impl Slot {
             now: ArcSwap::from_pointee(Some(first.prepared.clone())),
             generation: AtomicU64::new(1),
             resume_ms: AtomicU64::new(0),
+            workers: AtomicUsize::new(0),
             history: Mutex::new(History {
                 last: format!("started with {}", first.origin),
                 now: first,
@@ -164,6 +167,21 @@ impl Slot {
     /// The engine of its policies, to load another one with.
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// So many threads ask it.
+    pub fn set_workers(&self, workers: usize) {
+        self.workers.store(workers, Ordering::Relaxed);
+    }
+
+    /// Brings up an instance for each worker, so that none of them does it while requests wait. Takes
+    /// that many times what `configure` takes: off the request path, before [`Slot::swap`].
+    ///
+    /// # Errors
+    /// If one does not come up.
+    pub fn ready(&self, next: &Candidate) -> Result<(), LoadError> {
+        let cells = self.core.cells(&next.prepared.policy().name);
+        (next.prepared).ready(self.workers.load(Ordering::Relaxed), &cells)
     }
 
     /// Puts another policy in place; returns its generation.

@@ -116,6 +116,21 @@ fn what_the_shared_folder_has_is_copied_and_what_it_lacks_is_given() {
 }
 
 #[test]
+fn what_dead_writers_left_is_removed_and_what_living_ones_write_is_not() {
+    let home = TempDir::new().unwrap();
+    let folder = home.path().join("private");
+    drop(private(&home));
+    let [dead, living, other] = [".4711-0", ".4711-1", ".keep"].map(|name| folder.join(name));
+    let held = [&dead, &living, &other].map(|path| fs::File::create(path).unwrap());
+    held[1].lock().unwrap();
+    drop(private(&home));
+    assert_eq!(entries(&folder), [living.clone(), other.clone()]);
+    drop(held);
+    drop(private(&home));
+    assert_eq!(entries(&folder), [other]);
+}
+
+#[test]
 fn what_a_dead_process_left_half_written_is_never_taken_for_an_entry() {
     let (home, engine) = (TempDir::new().unwrap(), engine());
     let cache = private(&home);

@@ -1,10 +1,11 @@
 //! What replacing the policy costs the requests: 64 clients at a fixed rate and 16 open streams through
-//! the real binary; seconds with four replacements each and seconds without in turn. The code is warm.
+//! the real binary; pairs of seconds, one with four replacements and one without, in changing order. The
+//! code is warm. And what a start costs: see `start`.
 //!
-//! Prints JSON: the 99th percentile of a chat in both kinds of seconds (the median of the seconds, so
-//! that a moment in which the machine was elsewhere does not count) and their ratio, and the time
-//! from sending a command until the head of the first answer under the new policy, with the engine's
-//! own time in it.
+//! Prints JSON: the 99th percentile of a chat in both kinds of seconds, all of a kind taken together;
+//! its ratio within each pair, of which the median does not count a moment in which the machine was
+//! elsewhere; and the time from sending a command until the head of the first answer under the new
+//! policy, with the engine's own time in it.
 
 #![allow(
     missing_docs,
@@ -15,6 +16,7 @@
 
 #[path = "../../tests/swap/operated.rs"]
 mod operated;
+mod start;
 
 use anyhow::{Context, Result, ensure};
 use operated::Operated;
@@ -30,14 +32,14 @@ const CLIENTS: usize = 64;
 const STREAMS: usize = 16;
 /// Of one client's requests.
 const EVERY: Duration = Duration::from_millis(40);
-/// Of each kind.
-const WINDOWS: usize = 10;
+/// Of seconds.
+const PAIRS: usize = 24;
 const SWAPS: u32 = 4;
 
 struct Shared {
     host: Operated,
     stop: AtomicBool,
-    /// which second it is; those without replacements are even
+    /// twice the pair; one more in the second with replacements
     second: AtomicUsize,
     /// of chats that began in each second, in ms
     times: Vec<Mutex<Vec<f64>>>,
@@ -61,7 +63,7 @@ async fn bench() -> Result<()> {
         host,
         stop: AtomicBool::new(false),
         second: AtomicUsize::new(0),
-        times: (0..2 * WINDOWS).map(|_| Mutex::default()).collect(),
+        times: (0..2 * PAIRS).map(|_| Mutex::default()).collect(),
     });
     let (last, mut seen) = watch::channel((String::new(), Instant::now()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -76,39 +78,55 @@ async fn bench() -> Result<()> {
     let mut second = interval(Duration::from_secs(1));
     second.tick().await;
     second.tick().await;
-    for window in 0..WINDOWS {
-        shared.second.store(2 * window, Relaxed);
-        second.tick().await;
-        shared.second.store(2 * window + 1, Relaxed);
-        let mut turn = interval(Duration::from_secs(1) / SWAPS);
-        for name in names.by_ref().take(SWAPS as usize) {
-            turn.tick().await;
-            let began = Instant::now();
-            shared.host.swap(name).await?.ok()?;
-            let at = seen.wait_for(|(policy, _)| policy == name).await?.1;
-            first.push(at.duration_since(began).as_secs_f64() * 1e3);
+    for pair in 0..PAIRS {
+        // So that a machine that becomes slower or faster favours neither.
+        for kind in [pair % 2, 1 - pair % 2] {
+            shared.second.store(2 * pair + kind, Relaxed);
+            let mut turn = interval(Duration::from_secs(1) / SWAPS);
+            for name in names.by_ref().take(kind * SWAPS as usize) {
+                turn.tick().await;
+                let began = Instant::now();
+                shared.host.swap(name).await?.ok()?;
+                let at = seen.wait_for(|(policy, _)| policy == name).await?.1;
+                first.push(at.duration_since(began).as_secs_f64() * 1e3);
+            }
+            second.tick().await;
         }
-        second.tick().await;
     }
     shared.stop.store(true, Relaxed);
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    let p99 = |kind: usize| -> Result<f64> {
-        let seconds = shared.times.iter().skip(kind).step_by(2);
-        let each = seconds.map(|times| percentile(&mut lock(times), 0.99));
-        percentile(&mut each.collect::<Result<Vec<f64>>>()?, 0.5)
+    let times: Vec<Vec<f64>> = (shared.times.iter())
+        .map(|times| std::mem::take(&mut *lock(times)))
+        .collect();
+    let p99 = |times: &[f64]| percentile(&mut times.to_vec(), 0.99);
+    let all = |kind: usize| {
+        p99(&(times.iter().skip(kind).step_by(2).flatten().copied()).collect::<Vec<_>>())
     };
-    let (without, with) = (p99(0)?, p99(1)?);
+    let (without, with) = (all(0)?, all(1)?);
+    let ratios = times
+        .chunks(2)
+        .map(|pair| Ok(p99(&pair[1])? / p99(&pair[0])?));
+    let mut ratios = ratios.collect::<Result<Vec<f64>>>()?;
+    drop(shared);
     println!(
         "{}",
         json!({
-            "bench": "swap", "clients": CLIENTS, "streams": STREAMS, "swaps": first.len(),
+            "bench": "swap", "cores": std::thread::available_parallelism()?.get(),
+            "clients": CLIENTS, "streams": STREAMS, "swaps": first.len(), "pairs": PAIRS,
             "failed_requests": 0,
-            "chat_p99_ms": { "without": without, "with": with, "ratio": with / without },
+            "chat_p99_ms": {
+                "without": without, "with": with, "ratio": with / without,
+                "ratio_in_pairs": {
+                    "p25": percentile(&mut ratios, 0.25)?, "p50": percentile(&mut ratios, 0.5)?,
+                    "p75": percentile(&mut ratios, 0.75)?,
+                },
+            },
             "command_to_first_decision_ms": {
                 "p50": percentile(&mut first, 0.5)?, "max": percentile(&mut first, 1.0)?,
             },
+            "start": start::bench().await?,
         })
     );
     Ok(())

@@ -53,7 +53,12 @@ fn page() -> String {
         (
             "Policies that misbehave in `route`",
             "The instance is dropped. With `fallback = \"reject\"` the answer is 503 `not_routed`.",
-            ["what `route` does", "answer", "counted as `cause`", ""],
+            [
+                "guest of `tests/guests`",
+                "answer",
+                "counted as `cause`",
+                "",
+            ],
             policies::misbehaving_rows(),
         ),
         (

@@ -3,7 +3,7 @@
 
 use crate::{PageRow, Report, config, good_engine, is_well, run};
 use anyhow::{Context, Result};
-use pointsman_tests::{Host, guest};
+use pointsman_tests::{Host, guest, policy};
 
 /// (what, how its file differs, configuration, stage, text)
 const REFUSED: &[(&str, File, &str, &str, &str)] = &[
@@ -51,7 +51,7 @@ const REFUSED: &[(&str, File, &str, &str, &str)] = &[
     ),
     (
         "another version",
-        File::Renamed("policy/fleet@0.1.0", "policy/fleet@0.2.0"),
+        File::Guest("newer-minor"),
         "{}",
         "contract",
         "it needs pointsman:policy/fleet@0.2.0, this host speaks pointsman:policy@0.1.0",
@@ -65,6 +65,13 @@ const REFUSED: &[(&str, File, &str, &str, &str)] = &[
     ),
     (
         "another world",
+        File::Guest("wrong-world"),
+        "{}",
+        "contract",
+        "it exports lift",
+    ),
+    (
+        "an import of another package",
         File::Renamed("pointsman:policy/", "passenger:policy/"),
         "{}",
         "contract",
@@ -79,59 +86,60 @@ const REFUSED: &[(&str, File, &str, &str, &str)] = &[
     ),
     (
         "a configuration that is no JSON",
-        File::Same,
+        File::Guest("slow-start"),
         "{",
         "configure",
         "EOF",
     ),
     (
         "an unknown option",
-        File::Same,
-        r#"{"doess": 1}"#,
+        File::Guest("slow-start"),
+        r#"{"round": 1}"#,
         "configure",
-        "unknown field `doess`",
+        "unknown field `round`",
     ),
     (
-        "`configure` refuses",
-        File::Same,
-        r#"{"does": "refuse"}"#,
+        "an impossible value",
+        File::Guest("slow-start"),
+        r#"{"rounds": -1}"#,
         "configure",
-        "it refuses whatever it is given",
+        "`rounds`: invalid value: integer `-1`",
     ),
     (
         "`configure` traps",
-        File::Same,
-        r#"{"does": "panic-in-configure"}"#,
+        File::Guest("trap-on-configure"),
+        "{}",
         "configure",
         "trapped",
     ),
     (
-        "`configure` loops",
-        File::Same,
-        r#"{"does": "spin-in-configure"}"#,
+        "`configure` takes for ever",
+        File::Guest("slow-start"),
+        r#"{"rounds": 4294967295}"#,
         "configure",
         "time limit",
     ),
 ];
 
 enum File {
-    Same,
-    Half,
+    Guest(&'static str),
     Is(&'static [u8]),
-    /// all over the file, to a name of the same length
+    /// half of a good one
+    Half,
+    /// a good one; all over the file, to a name of the same length
     Renamed(&'static str, &'static str),
 }
 
 #[tokio::test]
 async fn what_cannot_be_used_as_a_policy_is_refused_with_its_stage() -> Result<()> {
-    let good = std::fs::read(guest("guest"))?;
+    let good = std::fs::read(policy("least-tokens"))?;
     let folder = tempfile::tempdir()?;
     let path = folder.path().join("bad.wasm");
     let path = path.to_str().unwrap();
     let mut report = Report::default();
     for (what, file, config, stage, text) in REFUSED {
         let bytes = match file {
-            File::Same => good.clone(),
+            File::Guest(name) => std::fs::read(guest(name))?,
             File::Half => good[..good.len() / 2].to_vec(),
             File::Is(bytes) => bytes.to_vec(),
             File::Renamed(from, to) => renamed(&good, from.as_bytes(), to.as_bytes()),
@@ -163,18 +171,18 @@ fn renamed(wasm: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
     wasm
 }
 
-/// (what `route` does, the cause that is counted; none: no failure)
-const MISBEHAVES: &[(&str, Option<&str>)] = &[
-    ("panic", Some("trap")),
-    ("spin", Some("timeout")),
-    ("balloon", Some("memory")),
+/// (guest, its configuration, the cause that is counted; none: no failure)
+const MISBEHAVES: &[(&str, &str, Option<&str>)] = &[
+    ("trap-on-route", "", Some("trap")),
+    ("spin", "", Some("timeout")),
+    ("balloon", "", Some("memory")),
     // its own stack ends in its memory before wasmtime's does, or the other way round
-    ("deep-stack", Some("")),
-    ("no-target", Some("bad-answer")),
-    ("no-reason", Some("bad-answer")),
-    ("bad-status", Some("bad-answer")),
-    ("bind-parent", Some("bad-answer")),
-    ("log-flood", None),
+    ("deep-stack", "", Some("")),
+    ("bad-answer", "answer = \"no-target\"", Some("bad-answer")),
+    ("bad-answer", "answer = \"no-reason\"", Some("bad-answer")),
+    ("bad-answer", "answer = \"bad-status\"", Some("bad-answer")),
+    ("bad-answer", "answer = \"bind-parent\"", Some("bad-answer")),
+    ("log-flood", "", None),
 ];
 
 const REQUESTS: usize = 4;
@@ -182,11 +190,11 @@ const REQUESTS: usize = 4;
 #[tokio::test]
 async fn a_policy_that_misbehaves_costs_no_request_and_its_cause_is_counted() -> Result<()> {
     let engine = good_engine().await?;
-    for (does, cause) in MISBEHAVES {
+    for (does, options, cause) in MISBEHAVES {
         let policy = format!(
-            "[policy]\nuse = {:?}\nconfig = {{ does = \"{does}\" }}\nfallback = \"least-load\"\n\
+            "[policy]\nuse = {:?}\nconfig = {{ {options} }}\nfallback = \"least-load\"\n\
              memory_limit_mb = 8\ntime_limit_ms = 250",
-            guest("guest")
+            guest(does)
         );
         let host = Host::start_config(&config(&engine.url, 4, &policy)).await?;
         for n in 0..REQUESTS {
@@ -221,8 +229,8 @@ async fn a_policy_that_misbehaves_without_a_fallback_answers_503_and_the_host_li
 {
     let engine = good_engine().await?;
     let policy = format!(
-        "[policy]\nuse = {:?}\nconfig = {{ does = \"panic\" }}\nfallback = \"reject\"",
-        guest("guest")
+        "[policy]\nuse = {:?}\nfallback = \"reject\"",
+        guest("trap-on-route")
     );
     let host = Host::start_config(&config(&engine.url, 4, &policy)).await?;
     let answer = host.chat("s", "hello").await?;
@@ -254,14 +262,18 @@ pub(crate) fn refused_rows() -> Vec<PageRow> {
 /// For the page.
 pub(crate) fn misbehaving_rows() -> Vec<PageRow> {
     (MISBEHAVES.iter())
-        .map(|(does, cause)| {
+        .map(|(does, options, cause)| {
             let (by, cause) = match cause {
                 None => ("the policy", "nothing"),
                 Some("") => ("the fallback", "stack, or trap"),
                 Some(cause) => ("the fallback", *cause),
             };
             let answer = format!("200, by {by}");
-            [format!("`{does}`"), answer, cause.to_owned(), String::new()]
+            let what = match *options {
+                "" => format!("`{does}`"),
+                options => format!("`{does}`, `{options}`"),
+            };
+            [what, answer, cause.to_owned(), String::new()]
         })
         .collect()
 }

@@ -2,7 +2,7 @@
 
 use crate::operated::{Operated, config, read, token_file};
 use anyhow::Result;
-use pointsman_tests::{Engine, Host, guest, pointsman};
+use pointsman_tests::{Engine, Host, guest, pointsman, policy};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use std::process::Command;
@@ -84,10 +84,7 @@ async fn a_baseline_says_that_it_cannot_be_replaced() -> Result<()> {
 async fn one_policy_is_loaded_at_a_time() -> Result<()> {
     let a = Engine::start("a", 2).await?;
     let host = Operated::start("session-affinity", &[&a]).await?;
-    let spins = host.upload(
-        std::fs::read(guest("guest"))?,
-        "{\"does\":\"spin-in-configure\"}",
-    );
+    let spins = host.upload(std::fs::read(guest("slow-start"))?, crate::bad::FOR_EVER);
     let other = async {
         let said = host.swap("parent-affinity").await?;
         if said.status != 409 {
@@ -186,12 +183,12 @@ async fn the_command_succeeds_only_when_the_new_policy_decides() -> Result<()> {
     let out = host.policy(&["list"]).await?;
     assert!(String::from_utf8(out.stdout)?.contains("* parent-affinity"));
 
-    let file = guest("guest");
+    let file = policy("conversation-round-robin");
     let file = file.to_string_lossy();
     let out = host.policy(&["load", &file]).await?;
     assert!(out.status.success(), "{out:?}");
     let out = host
-        .policy(&["swap", &file, "--config", "{\"does\":\"refuse\"}"])
+        .policy(&["swap", &file, "--config", "{\"fair_share_multiplier\":0}"])
         .await?;
     let why = String::from_utf8(out.stderr)?;
     assert!(
@@ -200,7 +197,10 @@ async fn the_command_succeeds_only_when_the_new_policy_decides() -> Result<()> {
     );
     let out = host.policy(&["swap", &file]).await?;
     assert!(out.status.success());
-    assert_eq!(host.status().await?["origin"], "guest.wasm");
+    assert_eq!(
+        host.status().await?["origin"],
+        "conversation-round-robin.wasm"
+    );
     assert!(host.policy(&["rollback"]).await?.status.success());
     let out = host.policy(&["status"]).await?;
     assert!(String::from_utf8(out.stdout)?.contains("parent-affinity 0.1.0 decides, generation 4"));

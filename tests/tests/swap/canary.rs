@@ -1,6 +1,6 @@
 //! A policy is tried on the last decisions before it decides, and on recordings before that.
 
-use crate::operated::{Operated, another, config, token_file};
+use crate::operated::{Operated, config, token_file};
 use crate::traffic::Traffic;
 use anyhow::{Context, Result};
 use pointsman_tests::{Engine, Host, guest, pointsman};
@@ -27,18 +27,13 @@ async fn a_policy_that_fails_on_recorded_decisions_never_decides() -> Result<()>
     }
     let traffic = Traffic::start(&host, 8, 2, false);
     let all = [
-        ("panic", "the policy trapped"),
+        ("trap-on-route", "the policy trapped"),
         ("spin", "within its time limit"),
         ("balloon", "limit of"),
-        ("no-target", "breaks the contract"),
+        ("bad-answer", "breaks the contract"),
     ];
-    for ((does, why), n) in all.into_iter().zip(1..) {
-        let said = host
-            .upload(
-                another(&guest("guest"), n)?,
-                &format!("{{\"does\":\"{does}\"}}"),
-            )
-            .await?;
+    for (name, why) in all {
+        let said = host.upload(std::fs::read(guest(name))?, "{}").await?;
         assert_eq!((said.status, said.stage()), (422, "canary"), "{said:?}");
         assert!(said.cause().contains(why), "{said:?}");
         assert!(said.cause().contains("recorded decisions"), "{said:?}");
@@ -75,7 +70,7 @@ async fn the_share_of_decisions_that_would_change_is_reported() -> Result<()> {
     );
     // One that always takes the first of four ranks would not.
     let said = host
-        .upload(std::fs::read(guest("guest"))?, "{}")
+        .upload(std::fs::read(guest("observer"))?, "{}")
         .await?
         .ok()?;
     let canary = &said["canary"];

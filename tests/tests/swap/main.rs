@@ -11,8 +11,10 @@
 mod api;
 mod bad;
 mod canary;
+mod compiling;
 mod file;
 mod operated;
 mod shadow;
+mod soak;
 mod traffic;
 mod under_load;

@@ -39,7 +39,8 @@ pub fn another(wasm: &Path, number: u8) -> Result<Vec<u8>> {
     Ok(wasm)
 }
 
-/// What to configure.
+/// What to configure. The time limit is one that a machine which is elsewhere for a moment does not exceed
+/// for a policy that does nothing wrong.
 pub fn config(folder: &TempDir, policy: &str, engines: &[&Engine]) -> String {
     let endpoints: String = (engines.iter())
         .map(|e| {
@@ -51,7 +52,7 @@ pub fn config(folder: &TempDir, policy: &str, engines: &[&Engine]) -> String {
     format!(
         "[listen]\naddress = \"127.0.0.1:0\"\nthreads = 2\n\
          [admin]\naddress = \"127.0.0.1:0\"\ntoken_file = \"{folder}/admin.token\"\n\
-         [policy]\nuse = \"{policy}\"\nfallback = \"least-load\"\n\
+         [policy]\nuse = \"{policy}\"\nfallback = \"least-load\"\ntime_limit_ms = 100\n\
          [cache]\nfolder = \"{folder}/cache\"\n\
          [[pool]]\nname = \"main\"\ndialect = \"vllm\"\nendpoints = [{endpoints}]\n"
     )
@@ -63,8 +64,18 @@ impl Operated {
     }
 
     pub async fn start_in(folder: TempDir, policy: &str, engines: &[&Engine]) -> Result<Operated> {
+        Operated::start_changed(folder, policy, engines, |_| {}).await
+    }
+
+    /// With something about the command changed.
+    pub async fn start_changed(
+        folder: TempDir,
+        policy: &str,
+        engines: &[&Engine],
+        change: impl FnOnce(&mut tokio::process::Command),
+    ) -> Result<Operated> {
         token_file(&folder, 0o600, TOKEN)?;
-        let host = Host::start_config(&config(&folder, policy, engines)).await?;
+        let host = Host::start_changed(&config(&folder, policy, engines), change).await?;
         Ok(Operated::of(host, folder))
     }
 

@@ -23,6 +23,8 @@ struct Shared {
     chats: AtomicU64,
     /// streams that were open during at least one replacement
     crossed: AtomicU64,
+    /// answers that the fallback gave instead of a policy
+    fallbacks: AtomicU64,
     /// answers by policy
     policies: std::sync::Mutex<BTreeMap<String, u64>>,
 }
@@ -39,6 +41,8 @@ pub struct Traffic {
 pub struct Seen {
     /// streams that were open during at least one replacement
     pub crossed: u64,
+    /// answers that the fallback gave instead of a policy
+    pub fallbacks: u64,
     /// answers by policy
     pub policies: BTreeMap<String, u64>,
 }
@@ -124,6 +128,7 @@ impl Traffic {
         }
         Ok(Seen {
             crossed: self.shared.crossed.load(Relaxed),
+            fallbacks: self.shared.fallbacks.load(Relaxed),
             policies: std::mem::take(&mut self.shared.policies.lock().unwrap()),
         })
     }
@@ -166,8 +171,11 @@ impl Client {
         ensure!(response.status() == 200, "status {}", response.status());
         let (policy, target) = (header("x-pointsman-policy"), header("x-pointsman-target"));
         ensure!(!policy.is_empty(), "an answer without a policy");
+        let reason = header("x-pointsman-reason");
+        if reason.starts_with("fallback") {
+            self.shared.fallbacks.fetch_add(1, Relaxed);
+        }
         if self.at_home {
-            let reason = header("x-pointsman-reason");
             ensure!(!reason.starts_with("fallback"), "{policy}: {reason}");
             let home = home.get_or_insert_with(|| target.to_owned());
             ensure!(

@@ -3,24 +3,24 @@
 //! the workers, and cranelift starts one on every core.
 //!
 //! Without a cache there is no place to leave the code, and it is compiled here after all, on a thread
-//! that serves no request.
+//! that serves no request. So it is where the process cannot be started, or its code is gone before it is
+//! read.
 
 use super::refused::Refused;
+use super::swapper::blocking;
 use axum::body::Bytes;
+use pointsman_runtime::{Compiled, Slot};
 use serde::Deserialize;
-use std::collections::HashSet;
 use std::io;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 /// The code of a large Python policy takes half a minute of one core; with low priority more.
 const LONGEST: Duration = Duration::from_secs(600);
-/// Digests that are remembered; the set is emptied beyond.
-const MAX_KNOWN: usize = 1024;
 
 /// The folders of the code cache.
 #[derive(Clone, Debug)]
@@ -33,8 +33,6 @@ pub struct Folders {
 #[derive(Debug)]
 pub struct Compiler {
     folders: Option<Folders>,
-    /// digests whose code this process saw in the cache
-    known: Mutex<HashSet<String>>,
 }
 
 /// What the child says of a policy that it cannot compile.
@@ -46,63 +44,62 @@ struct Said {
 
 impl Compiler {
     pub fn new(folders: Option<Folders>) -> Compiler {
-        Compiler {
-            folders,
-            known: Mutex::default(),
-        }
+        Compiler { folders }
     }
 
-    /// Puts the code of a policy into the cache, if there is one and it is not there. From now on it is
-    /// cheap to load.
-    pub async fn compile(&self, wasm: &Bytes, digest: &str) -> Result<(), Refused> {
-        let Some(folders) = &self.folders else {
-            return Ok(());
+    /// A policy with its code: from the cache, where a process of its own puts it first if it is not
+    /// there.
+    pub async fn compile(&self, slot: &Arc<Slot>, wasm: &Bytes) -> Result<Compiled, Refused> {
+        let cached = async || {
+            let (slot, wasm) = (slot.clone(), wasm.clone());
+            Ok::<_, Refused>(blocking(move || slot.engine().cached(&wasm)).await??)
         };
-        if self.known().contains(digest) {
-            return Ok(());
-        }
-        let child = match spawn(folders) {
-            Ok(child) => child,
-            Err(error) => {
-                tracing::warn!(%error, "no process to compile in, a thread does it");
-                return Ok(());
+        if let Some(folders) = &self.folders {
+            if let Some(compiled) = cached().await? {
+                return Ok(compiled);
             }
-        };
-        let output = match tokio::time::timeout(LONGEST, feed(child, wasm)).await {
-            Ok(Ok(output)) => output,
-            Ok(Err(error)) => return Err(Refused::failed("compile", error)),
-            Err(_) => {
-                let cause = format!("it is not compiled after {} s", LONGEST.as_secs());
-                return Err(Refused::stage("compile", cause));
+            if fill(folders, wasm).await?
+                && let Some(compiled) = cached().await?
+            {
+                return Ok(compiled);
             }
-        };
-        if output.status.success() {
-            self.know(digest);
-            return Ok(());
+            tracing::warn!("no code from a compiling process, a thread compiles");
         }
-        if let Ok(said) = serde_json::from_slice::<Said>(&output.stdout) {
-            return Err(Refused::stage(&said.stage, said.cause));
-        }
-        if output.status.code().is_some() {
-            // It could not work at all, and said so on our standard error.
-            tracing::warn!(status = %output.status, "the compiling process failed, a thread compiles");
-            return Ok(());
-        }
-        let cause = format!("the compiling process died: {}", output.status);
-        Err(Refused::stage("compile", cause))
+        let (slot, wasm) = (slot.clone(), wasm.clone());
+        Ok(blocking(move || slot.engine().compile(&wasm)).await??)
     }
+}
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn know(&self, digest: &str) {
-        let mut known = self.known();
-        if known.len() >= MAX_KNOWN {
-            known.clear();
+/// Has the code put into the cache; false: no process could.
+async fn fill(folders: &Folders, wasm: &[u8]) -> Result<bool, Refused> {
+    let child = match spawn(folders) {
+        Ok(child) => child,
+        Err(error) => {
+            tracing::warn!(%error, "no process to compile in");
+            return Ok(false);
         }
-        known.insert(digest.to_owned());
+    };
+    let output = match tokio::time::timeout(LONGEST, feed(child, wasm)).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => return Err(Refused::failed("compile", error)),
+        Err(_) => {
+            let cause = format!("it is not compiled after {} s", LONGEST.as_secs());
+            return Err(Refused::stage("compile", cause));
+        }
+    };
+    if output.status.success() {
+        return Ok(true);
     }
+    if let Ok(said) = serde_json::from_slice::<Said>(&output.stdout) {
+        return Err(Refused::stage(&said.stage, said.cause));
+    }
+    if output.status.code().is_some() {
+        // It could not work at all, and said so on our standard error.
+        tracing::warn!(status = %output.status, "the compiling process failed");
+        return Ok(false);
+    }
+    let cause = format!("the compiling process died: {}", output.status);
+    Err(Refused::stage("compile", cause))
 }
 
 /// This very binary, also if another one has taken its place on disk: only its code fits.

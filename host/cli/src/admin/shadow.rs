@@ -158,7 +158,7 @@ pub async fn promote(State(admin): State<Arc<Admin>>, ConnectInfo(client): Clien
             "mend it; policy swap puts it in place all the same",
         ));
     }
-    let generation = turn.put(cast.candidate.clone())?;
+    let generation = turn.put(cast.candidate.clone()).await?;
     ended(&admin).await?;
     let (policy, sha256) = (&cast.candidate.origin, &cast.candidate.digest);
     tracing::info!(%client, policy, sha256, generation, "shadow promoted");

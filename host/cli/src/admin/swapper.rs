@@ -117,11 +117,11 @@ impl Turn<'_> {
             );
             return Err(Refused::stage("pin", cause));
         }
-        compiler.compile(&wanted.wasm, &digest).await?;
-        let (slot, limits) = (slot.clone(), *limits);
-        let load = move || slot.engine().load(&wanted.wasm, &wanted.config, limits);
+        let compiled = compiler.compile(slot, &wanted.wasm).await?;
+        let limits = *limits;
+        let configure = move || compiled.configure(&wanted.config, limits);
         let candidate = Candidate {
-            prepared: Arc::new(blocking(load).await??),
+            prepared: Arc::new(blocking(configure).await??),
             origin: wanted.origin,
             digest,
         };
@@ -145,11 +145,13 @@ impl Turn<'_> {
     /// Loads it and puts it in place: from now on it decides. Returns its generation.
     pub async fn swap(&self, wanted: Wanted) -> Result<(u64, Rehearsed), Refused> {
         let next = self.load(wanted).await?;
-        Ok((self.swapper.slot.swap(next.candidate)?, next.rehearsed))
+        Ok((self.put(next.candidate).await?, next.rehearsed))
     }
 
     /// Puts one in place that was loaded before. Returns its generation.
-    pub fn put(&self, candidate: Candidate) -> Result<u64, Refused> {
+    pub async fn put(&self, candidate: Candidate) -> Result<u64, Refused> {
+        let (slot, coming) = (self.swapper.slot.clone(), candidate.clone());
+        blocking(move || slot.ready(&coming)).await??;
         Ok(self.swapper.slot.swap(candidate)?)
     }
 
@@ -174,7 +176,7 @@ fn rehearse(recorder: &Recorder, candidate: &Candidate) -> Rehearsed {
     rehearsal.end()
 }
 
-async fn blocking<R: Send + 'static>(
+pub(super) async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Result<R, Refused> {
     spawn_blocking(work)

@@ -263,6 +263,7 @@ fn build(args: &BuildArgs, as_json: bool) -> Result<ExitCode> {
     let options = pointsman_build::Options {
         out: Some(args.out.clone()),
         target_dir: None,
+        any_world: false,
     };
     let crates = [args.folder.clone()];
     let built = pointsman_build::build(&crates, &options, &mut |line| eprintln!("{line}"))?;

@@ -50,6 +50,9 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     };
     let mut proxy = Proxy::bind(settings, core, deciding.source, witnesses.clone())
         .context("the data plane cannot start")?;
+    if let Some(swapper) = &deciding.swapper {
+        swapper.slot().set_workers(proxy.workers());
+    }
     if let Some(token) = token {
         proxy = proxy.with_admin_routes(admin::routes(admin, token));
     }
