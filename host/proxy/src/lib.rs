@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod admin;
 mod answer;
 mod arriving;
@@ -35,11 +36,13 @@ mod learn;
 mod metrics;
 mod proxy;
 mod received;
+mod reload;
 mod report;
 mod request;
 mod settings;
 mod site;
 mod sse;
+mod table;
 mod thread;
 mod upstream;
 mod usage;
@@ -47,6 +50,7 @@ mod usage;
 pub use clock::SystemClock;
 pub use error::Error;
 pub use proxy::Proxy;
+pub use reload::{Changes, Plan, Reloader};
 pub use settings::{
     Breaker, Dialect, Endpoint, Harness, Health, Limits, Pool, Session, Settings, Timeouts,
 };

@@ -1,14 +1,15 @@
-use crate::engines::Engines;
+use crate::engines::Checked;
 use crate::error::Error;
 use crate::identify::Identifier;
 use crate::keeper;
 use crate::learn::Learner;
 use crate::metrics::{Scrape, Tally};
+use crate::reload::{Reloader, Roster};
 use crate::settings::Settings;
 use crate::site::{Shared, Site};
 use crate::thread;
 use http::header::HeaderName;
-use pointsman_core::{Core, Fleet, Source, hash_text};
+use pointsman_core::{Core, Source, hash_text};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -49,7 +50,7 @@ impl Proxy {
         let (identifier, explicit_header) = names(&settings)?;
         let (listeners, data_address) = listen_each("listen", settings.listen, threads)?;
         let (admin, admin_address) = listen("admin", settings.admin, false)?;
-        let engines = Engines::enrol(&settings.pools, &core.fleet)?;
+        let engines = Roster::enrol(&settings.pools, &core.fleet)?;
         Ok(Proxy {
             shared: Arc::new(Shared {
                 route: hash_text(&settings.route),
@@ -75,6 +76,11 @@ impl Proxy {
     pub fn with_admin_routes(mut self, routes: axum::Router) -> Proxy {
         self.admin_routes = self.admin_routes.merge(routes);
         self
+    }
+
+    /// Replaces its endpoints later.
+    pub fn reloader(&self) -> Reloader {
+        Reloader::new(self.shared.clone())
     }
 
     /// Where clients come in.
@@ -136,7 +142,7 @@ impl Settings {
     /// The first setting that cannot be used.
     pub fn check(&self) -> Result<(), Error> {
         names(self)?;
-        Engines::enrol(&self.pools, &Fleet::default()).map(drop)
+        Checked::all(&self.pools).map(drop)
     }
 }
 

@@ -202,7 +202,7 @@ async fn dispatch(
     let missing = || Broken::Unreachable(std::io::ErrorKind::NotFound.into());
     let upstream = site.upstream(ticket.target()).ok_or_else(missing)?;
     let rank = ticket.spec().ok_or_else(missing)?.endpoint.rank;
-    let request = |body| compose(site, upstream, rank, received, id, body);
+    let request = |body| compose(site, &upstream, rank, received, id, body);
     if let Payload::Whole { bytes, .. } = payload {
         let body = || request(Outbound::Whole(bytes.clone()));
         if let Some(answer) = upstream.send_pooled(body).await {
@@ -226,11 +226,13 @@ fn compose(
     id: &HeaderValue,
     body: Outbound,
 ) -> Sending {
-    let engine = &upstream.engine;
+    let engine = &upstream.engine.said;
     let shared = &site.shared;
     let path = received.uri.path_and_query();
     let slash = PathAndQuery::from_static("/");
-    let mut head = engine.head(&received.method, path.unwrap_or(&slash));
+    let mut head = engine
+        .address
+        .head(&received.method, path.unwrap_or(&slash));
     headers::to_engine(
         &received.headers,
         &shared.identifier,
