@@ -7,6 +7,8 @@
 //! POST   policy/load  policy/swap              {"policy": NAME, "config": {…}, "sha256": "…"}, or the
 //!                                              .wasm as application/wasm, ?origin= &config= &sha256=
 //! POST   policy/rollback
+//! GET    config                                the running one: file, pools, what needs a restart
+//! POST   config/reload                         reads the file anew, as SIGHUP does
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -17,8 +19,10 @@
 //! answer has not replaced anything, unless the answer was on its way.
 
 mod compiler;
+mod config;
 mod policy;
 mod refused;
+mod reload;
 mod sessions;
 mod swapper;
 mod targets;
@@ -27,9 +31,10 @@ mod wanted;
 mod watch;
 
 pub use compiler::Folders;
+pub use reload::Reload;
 pub use swapper::Swapper;
 pub use token::{Token, read as read_token};
-pub use watch::Watch;
+pub use watch::{Watch, follow};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -47,8 +52,7 @@ pub struct Admin {
     pub swapper: Option<Arc<Swapper>>,
     /// the route's name
     pub route: String,
-    /// that the configuration names
-    pub models: Vec<String>,
+    pub reload: Arc<Reload>,
 }
 
 impl Admin {
@@ -72,6 +76,8 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/policy/load", post(policy::load))
         .route("/policy/swap", post(policy::swap))
         .route("/policy/rollback", post(policy::rollback))
+        .route("/config", get(config::show))
+        .route("/config/reload", post(config::reload))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))
@@ -87,6 +93,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, targets and bindings are, under /api/v1",
+        "policy, policies, config, targets and bindings are, under /api/v1",
     )
 }

@@ -119,7 +119,8 @@ impl Turn<'_> {
     }
 }
 
-async fn blocking<R: Send + 'static>(
+/// Does what blocks where it holds up nobody.
+pub async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Result<R, Refused> {
     spawn_blocking(work)

@@ -4,6 +4,7 @@ mod compile;
 mod remote;
 
 use super::print_json;
+use super::remote::Remote;
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
@@ -35,9 +36,9 @@ pub enum Command {
     /// Replace the policy of a running host; exit status 0 only when the new one decides
     Swap(remote::Wanted),
     /// Bring the policy before this one back
-    Rollback(remote::Remote),
+    Rollback(Remote),
     /// Which policy decides on a running host, and what happened last
-    Status(remote::Remote),
+    Status(Remote),
     /// Fill the code cache of a host
     #[command(hide = true)]
     Compile(compile::Args),
@@ -47,7 +48,7 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    remote: Option<remote::Remote>,
+    remote: Option<Remote>,
 }
 
 /// Arguments of `check`.

@@ -1,7 +1,7 @@
 //! `pointsman serve`: configuration → policy → fleet → data plane.
 
 use super::{print_json, stop_signal};
-use crate::admin::{self, Admin, Folders, Swapper, Token, Watch};
+use crate::admin::{self, Admin, Folders, Reload, Swapper, Token, Watch};
 use crate::config::Config;
 use crate::native;
 use crate::policies::{Named, candidate};
@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -26,6 +27,15 @@ pub struct Args {
 
 /// Runs until the process is told to end.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    // First of all: by default the signal ends the process.
+    let hangups = {
+        let _within = runtime.enter();
+        signal(SignalKind::hangup()).context("SIGHUP cannot be taken")?
+    };
     let config = Config::read(&args.config)?;
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -34,14 +44,22 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let deciding = Deciding::new(&config, &core)?;
     let token = token(&config)?;
     let settings = config.settings(nonce());
+    let route = settings.route.clone();
+    let mut proxy = Proxy::bind(settings, core.clone(), deciding.source)
+        .context("the data plane cannot start")?;
+    let reload = Arc::new(Reload::new(
+        &args.config,
+        config,
+        proxy.reloader(),
+        deciding.swapper.clone(),
+        deciding.watch,
+    ));
     let admin = Admin {
-        core: core.clone(),
-        swapper: deciding.swapper.clone(),
-        route: settings.route.clone(),
-        models: config.models(),
+        core,
+        swapper: deciding.swapper,
+        route,
+        reload: reload.clone(),
     };
-    let mut proxy =
-        Proxy::bind(settings, core, deciding.source).context("the data plane cannot start")?;
     if let Some(token) = token {
         proxy = proxy.with_admin_routes(admin::routes(admin, token));
     }
@@ -53,13 +71,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     } else {
         println!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
-    if let Some(watch) = deciding.watch {
-        runtime.spawn(watch.run());
-    }
+    runtime.spawn(admin::follow(reload.follows()));
+    runtime.spawn(reload.on(hangups, "SIGHUP"));
     runtime.block_on(proxy.run(stop_signal()))?;
     Ok(ExitCode::SUCCESS)
 }

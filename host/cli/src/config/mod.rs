@@ -1,16 +1,17 @@
 //! `pointsman.toml`.
 
+mod differs;
 mod settings;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The whole file. Unknown keys are refused with line and column.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     #[serde(default)]
@@ -36,7 +37,7 @@ pub struct Config {
     pub base: PathBuf,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
     pub address: SocketAddr,
@@ -53,7 +54,7 @@ impl Default for Listen {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     pub address: SocketAddr,
@@ -71,7 +72,7 @@ impl Default for Admin {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// a built-in name or the path of a .wasm
@@ -100,7 +101,7 @@ impl Default for Policy {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
     #[default]
@@ -109,7 +110,7 @@ pub enum Fallback {
 }
 
 /// Where compiled policies are kept: once per node and user.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
     pub enabled: bool,
@@ -130,7 +131,7 @@ impl Default for Cache {
 }
 
 /// How a request's identities are found. A list that is given replaces the default one.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Session {
     pub headers: Option<Vec<String>>,
@@ -147,7 +148,7 @@ pub struct Session {
     pub explain: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bindings {
     /// 1 to 100,000,000
@@ -168,7 +169,7 @@ impl Default for Bindings {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
     #[default]
@@ -187,7 +188,7 @@ impl From<WhenFull> for pointsman_core::WhenFull {
 
 /// Bounds of the data plane; what is not given keeps the proxy's default. Sizes are in bytes, numbers
 /// are for one thread, durations are texts such as "2s".
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// of a JSON body that is read for identity and estimate; larger ones pass uninspected.
@@ -226,7 +227,7 @@ pub struct Limits {
     pub shutdown: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retry {
     /// of one request, the first among them, 1 to 16
@@ -239,7 +240,7 @@ impl Default for Retry {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     pub name: String,
@@ -254,7 +255,7 @@ pub struct Pool {
     pub breaker: Breaker,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     #[default]
@@ -273,7 +274,7 @@ impl From<Role> for pointsman_core::Phase {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
     Vllm,
@@ -283,7 +284,7 @@ pub enum Dialect {
     Openai,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
     pub name: String,
@@ -301,7 +302,7 @@ fn one() -> u32 {
     1
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Health {
     pub path: String,
@@ -321,7 +322,7 @@ impl Default for Health {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Breaker {
     /// in a row, 0 = off
