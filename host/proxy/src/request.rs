@@ -78,10 +78,15 @@ async fn carry(
             Outcome::Routed(ticket) => ticket,
             Outcome::Refused(refusal) => return nowhere(refusal, setback, seat),
         };
+        let upstream = site.upstream(ticket.target());
+        if upstream.is_none() && site.is_removed(ticket.target()) {
+            // It came and went while this request was decided: the next decision knows.
+            continue;
+        }
         if last && let Some(session) = incoming.session {
             site.shared.core.end_session(session);
         }
-        let sent = dispatch(site, &ticket, &received, &mut payload, &id).await;
+        let sent = dispatch(site, upstream, &ticket, &received, &mut payload, &id).await;
         let again = Again {
             possible: payload.is_there()
                 && incoming.explicit == Explicit::None
@@ -194,13 +199,14 @@ fn explicit(site: &Site, headers: &HeaderMap) -> Result<Explicit, Answer> {
 /// Sends the request to the ticket's target, and waits for the head of the answer.
 async fn dispatch(
     site: &Site,
+    upstream: Option<Rc<Upstream>>,
     ticket: &Ticket,
     received: &Received,
     payload: &mut Payload,
     id: &HeaderValue,
 ) -> Result<Sent, Broken> {
     let missing = || Broken::Unreachable(std::io::ErrorKind::NotFound.into());
-    let upstream = site.upstream(ticket.target()).ok_or_else(missing)?;
+    let upstream = upstream.ok_or_else(missing)?;
     let rank = ticket.spec().ok_or_else(missing)?.endpoint.rank;
     let request = |body| compose(site, &upstream, rank, received, id, body);
     if let Payload::Whole { bytes, .. } = payload {

@@ -223,6 +223,12 @@ impl Site {
         self.upstreams.of(target, &self.shared.settings)
     }
 
+    /// Whether a target is no longer part of the fleet.
+    pub(crate) fn is_removed(&self, target: Target) -> bool {
+        let standing = self.shared.core.fleet.snapshot().standing(target);
+        standing.is_some_and(|standing| standing.removed)
+    }
+
     /// Each second: closes connections that were idle for too long; a policy that no request asks
     /// learns that the fleet has changed.
     pub(crate) fn sweep(&self) {

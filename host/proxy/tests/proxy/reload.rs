@@ -6,6 +6,8 @@ use pointsman_core::Event;
 use pointsman_proxy::{Breaker, Dialect, Error, Health};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 const BODY: &str = r#"{"model":"m","messages":["12345678"]}"#;
 
@@ -283,26 +285,35 @@ async fn a_thousand_reloads_fail_no_request() {
     rig.core
         .fleet
         .set(&[0], |standing| standing.draining = true);
-    let urls = [("c", c.url()), ("b", b.url())];
-    let reloaded = rig.clone();
-    let reloads = tokio::task::spawn_blocking(move || {
-        for (name, url) in urls.iter().cycle().take(1000) {
-            reloaded
-                .reload(|pool| pool.endpoints[1] = endpoint(name, url, 4))
-                .unwrap();
-        }
-    });
-    let mut client = rig.client().await;
-    let mut sent = 0;
-    while !reloads.is_finished() || sent < 1000 {
-        let session = (sent % 50).to_string();
-        let request = post("/", &[("x-session-id", &session)], BODY);
-        let got = client.send(request).await;
-        assert_eq!(got.status, 200, "{}", got.text());
-        sent += 1;
+    let answered = Arc::new(Notify::new());
+    let mut clients = JoinSet::new();
+    for number in 0..4 {
+        let (rig, answered) = (rig.clone(), answered.clone());
+        clients.spawn(async move {
+            let mut client = rig.client().await;
+            for turn in 0.. {
+                let session = format!("{number}-{}", turn % 10);
+                let request = post("/", &[("x-session-id", &session)], BODY);
+                let got = client.send(request).await;
+                assert_eq!(got.status, 200, "{}", got.text());
+                answered.notify_one();
+            }
+        });
     }
-    reloads.await.unwrap();
-    assert!(c.accepted() > 10 && b.accepted() > 10);
+    let urls = [("c", c.url()), ("b", b.url())];
+    for (name, url) in urls.into_iter().cycle().take(1000) {
+        let rig = rig.clone();
+        let reload = move || rig.reload(|pool| pool.endpoints[1] = endpoint(name, &url, 4));
+        // On another thread, so that requests go on meanwhile; and then at least one more.
+        tokio::task::spawn_blocking(reload).await.unwrap().unwrap();
+        tokio::select! {
+            () = answered.notified() => {}
+            failed = clients.join_next() => panic!("{failed:?}"),
+        }
+    }
+    clients.shutdown().await;
+    let by = (b.accepted(), c.accepted());
+    assert!(by.0 > 10 && by.1 > 10, "{by:?}");
     let metrics = rig.metrics().await;
     let retries = "pointsman_retries_total{cause=\"connection\"} 0";
     assert!(metrics.contains(retries), "{metrics}");
