@@ -76,7 +76,7 @@ pub struct Host {
     /// the process
     pub process: Process,
     client: Client,
-    _config: NamedTempFile,
+    config: NamedTempFile,
 }
 
 /// A response, read to its end.
@@ -154,8 +154,19 @@ impl Host {
             admin: metrics.trim_end_matches("/metrics").to_owned(),
             client: Client::new(),
             process,
-            _config: file,
+            config: file,
         })
+    }
+
+    /// Puts another configuration into the file, as an editor does: whoever reads it sees all or none.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn rewrite(&self, config: &str) -> Result<()> {
+        let path = self.config.path();
+        let beside = path.with_extension("new");
+        std::fs::write(&beside, config)?;
+        Ok(std::fs::rename(&beside, path)?)
     }
 
     /// A chat request that asks for the explain headers; not sent yet.

@@ -24,6 +24,11 @@ impl Metrics {
             .fold(0.0, |sum, (_, value)| sum + value)
     }
 
+    /// Whether there is a series whose name with labels contains `text`.
+    pub fn has(&self, text: &str) -> bool {
+        self.0.keys().any(|name| name.contains(text))
+    }
+
     /// What is outstanding anywhere: requests and prefill tokens.
     pub fn outstanding(&self) -> f64 {
         self.sum("pointsman_target_requests", &[])

@@ -34,6 +34,9 @@ enum Command {
     Demo(commands::demo::Args),
     /// Run a reference engine: OpenAI API, data-parallel ranks, prefix caches; no GPU, no model
     Engine(commands::engine::Args),
+    /// The configuration of a running host
+    #[command(subcommand)]
+    Config(commands::config::Command),
     /// Work with policies
     #[command(subcommand)]
     Policy(commands::policy::Command),
@@ -54,6 +57,7 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::run(&args, cli.json),
         Command::Demo(args) => commands::demo::run(&args, cli.json),
         Command::Engine(args) => commands::engine::run(&args, cli.json),
+        Command::Config(command) => commands::config::run(&command, cli.json),
         Command::Policy(command) => commands::policy::run(&command, cli.json),
     };
     result.unwrap_or_else(|error| {

@@ -33,7 +33,7 @@ impl Roles {
 }
 
 /// What the operator says of a target.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetSpec {
     /// who it is
     pub endpoint: Endpoint,
@@ -76,19 +76,27 @@ impl Standing {
 
 #[derive(Clone, Debug)]
 struct Member {
-    spec: Arc<TargetSpec>,
+    /// none: removed so long ago that nobody asks
+    spec: Option<Arc<TargetSpec>>,
     name: u64,
     standing: Standing,
 }
 
 impl Member {
     fn serves(&self, phase: Phase, model: u64) -> bool {
-        self.standing.serving() && self.spec.roles.has(phase) && self.has(model)
+        self.standing.serving() && self.does(phase) && self.has(model)
+    }
+
+    fn does(&self, phase: Phase) -> bool {
+        self.spec.as_ref().is_some_and(|spec| spec.roles.has(phase))
     }
 
     fn has(&self, model: u64) -> bool {
-        model == NO_MODEL
-            || (self.spec.models.as_ref()).is_none_or(|models| models.contains(&model))
+        model == NO_MODEL || self.models().is_none_or(|models| models.contains(&model))
+    }
+
+    fn models(&self) -> Option<&BTreeSet<u64>> {
+        self.spec.as_ref()?.models.as_ref()
     }
 }
 
@@ -112,9 +120,9 @@ impl Snapshot {
         self.by_name.get(name).copied()
     }
 
-    /// Who a target is; also of one that was removed.
+    /// Who a target is; also of one that was removed, as long as something may be outstanding there.
     pub fn spec(&self, target: Target) -> Option<&Arc<TargetSpec>> {
-        self.members.get(target as usize).map(|m| &m.spec)
+        self.members.get(target as usize)?.spec.as_ref()
     }
 
     /// The condition of a target.
@@ -135,24 +143,29 @@ impl Snapshot {
 
     /// Every target that is part of the fleet, in order.
     pub fn targets(&self) -> impl Iterator<Item = (Target, &Arc<TargetSpec>)> {
-        self.members
-            .iter()
-            .zip(0..)
+        (self.members.iter().zip(0..))
             .filter(|(m, _)| !m.standing.removed)
-            .map(|(m, id)| (id, &m.spec))
+            .filter_map(|(m, id)| Some((id, m.spec.as_ref()?)))
+    }
+
+    /// Every target that is not part of the fleet any more, and still has requests in flight.
+    pub fn leaving(&self) -> impl Iterator<Item = (Target, &Arc<TargetSpec>)> {
+        (self.members.iter().zip(0..))
+            .filter(|(m, id)| m.standing.removed && self.ledger.load(*id).requests > 0)
+            .filter_map(|(m, id)| Some((id, m.spec.as_ref()?)))
     }
 
     /// Every target there ever was, in order, and its condition.
-    pub fn members(&self) -> impl Iterator<Item = (&Arc<TargetSpec>, Standing)> {
-        self.members.iter().map(|m| (&m.spec, m.standing))
+    pub fn members(&self) -> impl Iterator<Item = (Option<&Arc<TargetSpec>>, Standing)> {
+        self.members.iter().map(|m| (m.spec.as_ref(), m.standing))
     }
 
     /// A fleet of these, in the order of their numbers; nothing is outstanding.
-    pub fn of(members: impl IntoIterator<Item = (TargetSpec, Standing)>) -> Snapshot {
+    pub fn of(members: impl IntoIterator<Item = (Option<TargetSpec>, Standing)>) -> Snapshot {
         let members = (members.into_iter())
             .map(|(spec, standing)| Member {
-                name: hash_text(&spec.endpoint.name),
-                spec: Arc::new(spec),
+                name: (spec.as_ref()).map_or(0, |spec| hash_text(&spec.endpoint.name)),
+                spec: spec.map(Arc::new),
                 standing,
             })
             .collect();
@@ -208,33 +221,47 @@ impl Snapshot {
 
     fn rebuild(&mut self) {
         self.names = self.members.iter().map(|m| m.name).collect();
-        self.by_name = (self.members.iter().zip(0..))
-            .filter(|(m, _)| !m.standing.removed)
-            .map(|(m, id)| (m.spec.endpoint.name.clone(), id))
+        self.by_name = (self.targets())
+            .map(|(id, spec)| (spec.endpoint.name.clone(), id))
             .collect();
-        let models: BTreeSet<u64> = (self.members.iter())
-            .filter_map(|m| m.spec.models.as_ref())
+        // Whoever was removed is looked at once, however many they are.
+        let live: Vec<(Target, &Member)> = (self.members.iter().zip(0..))
+            .filter(|(m, _)| !m.standing.removed)
+            .map(|(m, id)| (id, m))
+            .collect();
+        let models: BTreeSet<u64> = (live.iter())
+            .filter_map(|(_, m)| m.models())
             .flatten()
             .copied()
             .chain([NO_MODEL])
             .collect();
         self.named = models
             .into_iter()
-            .map(|model| (model, self.views(|m, phase| m.serves(phase, model))))
+            .map(|model| (model, views(&live, |m, phase| m.serves(phase, model))))
             .collect();
-        self.unnamed = self.views(|m, phase| {
-            m.standing.serving() && m.spec.roles.has(phase) && m.spec.models.is_none()
+        self.unnamed = views(&live, |m, phase| {
+            m.standing.serving() && m.does(phase) && m.models().is_none()
         });
     }
 
-    fn views(&self, serves: impl Fn(&Member, Phase) -> bool) -> [Places; 3] {
-        Phase::ALL.map(|phase| {
-            (self.members.iter().zip(0..))
-                .filter(|(m, _)| !m.standing.draining && serves(m, phase))
-                .map(|(_, id)| id)
-                .collect()
-        })
+    /// Of those that were removed and have nothing left, only the number stays.
+    fn forget(&mut self) {
+        for (member, id) in self.members.iter_mut().zip(0..) {
+            let load = self.ledger.load(id);
+            if member.standing.removed && load.requests == 0 && load.sessions == 0 {
+                member.spec = None;
+            }
+        }
     }
+}
+
+fn views(live: &[(Target, &Member)], serves: impl Fn(&Member, Phase) -> bool) -> [Places; 3] {
+    Phase::ALL.map(|phase| {
+        (live.iter())
+            .filter(|(_, m)| !m.standing.draining && serves(m, phase))
+            .map(|(id, _)| *id)
+            .collect()
+    })
 }
 
 /// The fleet, as it changes.
@@ -257,7 +284,9 @@ impl Fleet {
     /// Has the targets of another fleet from now on, in their condition there; what is outstanding on
     /// them remains this one's own.
     pub fn mirror(&self, of: &Snapshot) {
-        self.change(|fleet| {
+        self.revise(|revision| {
+            revision.moves = true;
+            let fleet = &mut revision.next;
             fleet.members.clone_from(&of.members);
             fleet.ledger.grow(fleet.members.len());
         });
@@ -276,19 +305,22 @@ impl Fleet {
     /// Adds a target and gives it the next number. A name that is already part of the fleet is
     /// replaced: the old target counts as removed.
     pub fn add(&self, spec: TargetSpec) -> Target {
-        self.change(|fleet| {
-            if let Some(old) = fleet.find(&spec.endpoint.name) {
-                stand(fleet, old, |s| s.removed = true);
-            }
-            let id = Target::try_from(fleet.members.len()).unwrap_or(Target::MAX);
-            fleet.members.push(Member {
-                name: hash_text(&spec.endpoint.name),
-                spec: Arc::new(spec),
-                standing: Standing::NEW,
-            });
-            fleet.ledger.grow(fleet.members.len());
-            id
-        })
+        self.revise(|revision| revision.add(spec))
+    }
+
+    /// Makes several changes one: readers see all of them or none. Readers wait for nothing, other
+    /// writers for the end of `revise`.
+    pub fn revise<R>(&self, revise: impl FnOnce(&mut Revision) -> R) -> R {
+        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut revision = Revision {
+            next: Snapshot::clone(&self.now.load()),
+            moves: false,
+        };
+        let result = revise(&mut revision);
+        if revision.moves {
+            self.publish(revision.next);
+        }
+        result
     }
 
     /// Changes the condition of targets; one new snapshot for all of them. Returns whether anything
@@ -303,9 +335,9 @@ impl Fleet {
             })
         });
         if moves {
-            self.change(|fleet| {
+            self.revise(|revision| {
                 for &target in targets {
-                    stand(fleet, target, &change);
+                    revision.set(target, &change);
                 }
             });
         }
@@ -325,19 +357,71 @@ impl Fleet {
         self.now.load().ledger.session_gone(target);
     }
 
-    fn change<R>(&self, change: impl FnOnce(&mut Snapshot) -> R) -> R {
-        let _one_at_a_time = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = Snapshot::clone(&self.now.load());
-        let result = change(&mut next);
+    fn publish(&self, mut next: Snapshot) {
         next.rebuild();
         self.now.store(Arc::new(next));
         self.generation.fetch_add(1, Ordering::Release);
-        result
     }
 }
 
-fn stand(fleet: &mut Snapshot, target: Target, change: impl Fn(&mut Standing)) {
-    if let Some(member) = fleet.members.get_mut(target as usize) {
-        change(&mut member.standing);
+/// Changes of the fleet that nobody sees yet.
+#[derive(Debug)]
+pub struct Revision {
+    next: Snapshot,
+    moves: bool,
+}
+
+impl Revision {
+    /// The condition of a target, with the changes made so far.
+    pub fn standing(&self, target: Target) -> Option<Standing> {
+        self.next.standing(target)
+    }
+
+    /// See [`Fleet::add`].
+    pub fn add(&mut self, spec: TargetSpec) -> Target {
+        if let Some(old) = self.next.by_name.get(&spec.endpoint.name) {
+            self.remove(*old);
+        }
+        let members = &mut self.next.members;
+        let id = Target::try_from(members.len()).unwrap_or(Target::MAX);
+        (self.next.by_name).insert(spec.endpoint.name.clone(), id);
+        members.push(Member {
+            name: hash_text(&spec.endpoint.name),
+            spec: Some(Arc::new(spec)),
+            standing: Standing::NEW,
+        });
+        self.next.ledger.grow(members.len());
+        self.moves = true;
+        id
+    }
+
+    /// Takes targets out of the fleet. What is in flight there goes on; what is bound there is placed
+    /// anew. Their numbers are never given again.
+    pub fn remove(&mut self, target: Target) {
+        self.set(target, |standing| standing.removed = true);
+    }
+
+    /// Says anew who a target is. What is bound there stays, also in flight.
+    pub fn respec(&mut self, target: Target, spec: TargetSpec) {
+        if let Some(member) = self.next.members.get_mut(target as usize) {
+            member.name = hash_text(&spec.endpoint.name);
+            member.spec = Some(Arc::new(spec));
+            self.moves = true;
+        }
+    }
+
+    /// Changes the condition of a target.
+    pub fn set(&mut self, target: Target, change: impl FnOnce(&mut Standing)) {
+        if let Some(member) = self.next.members.get_mut(target as usize) {
+            let was = member.standing;
+            change(&mut member.standing);
+            self.moves |= member.standing != was;
+        }
+    }
+
+    /// Lets go of what is known of targets that were removed before this revision, and have neither
+    /// requests nor sessions left: fleets come and go for years.
+    pub fn forget(&mut self) {
+        self.next.forget();
     }
 }

@@ -49,7 +49,7 @@ pub use core::{Core, Policy, Worker};
 pub use decide::{
     Affinity, Failure, Fallback, Outcome, Refusal, Router, Source, Verdict, decide, decide_taped,
 };
-pub use fleet::{Fleet, Roles, Snapshot, Standing, TargetSpec};
+pub use fleet::{Fleet, Revision, Roles, Snapshot, Standing, TargetSpec};
 pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
 pub use ledger::{Charge, Ledger};
 pub use moment::{Answer, Bound, Moment, Read};

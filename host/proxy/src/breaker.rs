@@ -2,6 +2,8 @@
 //! back in on trial. Shared by all threads; a healthy engine costs a request one load, no write.
 
 use crate::settings;
+use arc_swap::ArcSwap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -12,7 +14,7 @@ const DOUBLINGS: u32 = 5;
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    settings: settings::Breaker,
+    settings: ArcSwap<settings::Breaker>,
     /// in a row
     failures: AtomicU32,
     open: AtomicBool,
@@ -26,13 +28,19 @@ pub(crate) struct Breaker {
 impl Breaker {
     pub(crate) fn new(settings: settings::Breaker) -> Breaker {
         Breaker {
-            settings,
+            settings: ArcSwap::from_pointee(settings),
             failures: AtomicU32::new(0),
             open: AtomicBool::new(false),
             trips: AtomicU32::new(0),
             on_trial: AtomicBool::new(false),
             opened: Notify::new(),
         }
+    }
+
+    /// Other settings from now on; it stays open or closed as it is. A cooldown that runs is the old
+    /// one, unless it is begun anew.
+    pub(crate) fn set(&self, settings: settings::Breaker) {
+        self.settings.store(Arc::new(settings));
     }
 
     /// A response ended well.
@@ -45,7 +53,7 @@ impl Breaker {
 
     /// A request failed. Says whether this opened the breaker.
     pub(crate) fn failure(&self) -> bool {
-        let limit = self.settings.failures;
+        let limit = self.settings.load().failures;
         if limit == 0 {
             return false;
         }
@@ -58,11 +66,13 @@ impl Breaker {
         opens
     }
 
-    /// Waits until it opens, then until the cooldown is over.
+    /// Waits until it is open, then until the cooldown is over. For one task at a time.
     pub(crate) async fn cooled(&self) {
-        self.opened.notified().await;
+        while !self.open.load(Relaxed) || self.on_trial.load(Relaxed) {
+            self.opened.notified().await;
+        }
         let doublings = self.trips.load(Relaxed).saturating_sub(1).min(DOUBLINGS);
-        let cooldown = self.settings.cooldown.saturating_mul(1 << doublings);
+        let cooldown = self.settings.load().cooldown.saturating_mul(1 << doublings);
         tokio::time::sleep(cooldown.max(Duration::from_millis(1))).await;
         self.on_trial.store(true, Relaxed);
     }
@@ -71,7 +81,7 @@ impl Breaker {
     pub(crate) fn try_close(&self) -> bool {
         let closes = self.on_trial.swap(false, Relaxed);
         if closes {
-            let failures = self.settings.failures.saturating_sub(1);
+            let failures = self.settings.load().failures.saturating_sub(1);
             self.failures.store(failures, Relaxed);
             self.open.store(false, Relaxed);
         }
@@ -104,6 +114,24 @@ mod tests {
     fn zero_failures_turn_it_off() {
         let breaker = breaker(0);
         assert!((0..100).all(|_| !breaker.failure()));
+    }
+
+    #[tokio::test]
+    async fn a_cooldown_that_nobody_waited_for_to_its_end_is_begun_anew() {
+        let breaker = breaker(1);
+        breaker.set(settings::Breaker {
+            failures: 1,
+            cooldown: Duration::from_secs(3600),
+        });
+        assert!(breaker.failure());
+        let waited = tokio::time::timeout(Duration::from_millis(5), breaker.cooled()).await;
+        assert!(waited.is_err() && !breaker.try_close());
+        breaker.set(settings::Breaker {
+            failures: 1,
+            cooldown: Duration::ZERO,
+        });
+        breaker.cooled().await;
+        assert!(breaker.try_close());
     }
 
     #[tokio::test]

@@ -124,7 +124,7 @@ impl Flow {
             let target = ticket.target();
             ticket.finish();
             if let Some(report) = self.report.take() {
-                self.inflow.upstream().engine.breaker.success();
+                self.inflow.upstream().engine.succeeded();
                 report.finish(self.seat.site(), target);
             }
         }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Asks for ever; changes the standing of the engine's targets after enough equal answers in a row.
+/// Asks until it is dropped; changes the standing of the engine's targets after enough equal answers in a row.
 pub(crate) async fn watch(
     shared: Arc<Shared>,
     engine: Arc<Engine>,
@@ -28,13 +28,13 @@ pub(crate) async fn watch(
     loop {
         let healthy = {
             let _turn = probes.acquire().await;
-            match engine.connect(health.timeout).await {
+            match engine.said.address.connect(health.timeout).await {
                 Ok(stream) => {
                     let asked = timeout(health.timeout, probe(&engine, &path, stream)).await;
                     Some(asked.is_ok_and(|status| status.is_some_and(|s| s.is_success())))
                 }
                 Err(error) if is_ours(&error) => {
-                    tracing::warn!(endpoint = engine.name, %error, "no health check");
+                    tracing::warn!(endpoint = engine.name(), %error, "no health check");
                     None
                 }
                 Err(_) => Some(false),
@@ -50,13 +50,11 @@ pub(crate) async fn watch(
         } else {
             health.unhealthy_after
         };
-        if length >= enough.max(1)
-            && fleet.set(&engine.targets, |standing| standing.healthy = healthy)
-        {
+        if length >= enough.max(1) && engine.set_healthy(fleet, healthy) {
             if healthy {
-                tracing::info!(endpoint = engine.name, "healthy again");
+                tracing::info!(endpoint = engine.name(), "healthy again");
             } else {
-                tracing::warn!(endpoint = engine.name, "unhealthy");
+                tracing::warn!(endpoint = engine.name(), "unhealthy");
             }
         }
         if healthy {
@@ -68,7 +66,7 @@ pub(crate) async fn watch(
 
 /// A connection of its own each time: an engine that takes no new ones is not healthy.
 async fn probe(engine: &Engine, path: &PathAndQuery, stream: TcpStream) -> Option<StatusCode> {
-    let mut head = engine.head(&Method::GET, path);
+    let mut head = engine.said.address.head(&Method::GET, path);
     head.line(&CONNECTION, b"close");
     let mut request = Sending::new(head, None, Outbound::Whole(Bytes::new()));
     Link::new(stream).status(&mut request).await.ok()

@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod admin;
 mod answer;
 mod arriving;
@@ -30,12 +31,14 @@ mod keeper;
 mod metrics;
 mod proxy;
 mod received;
+mod reload;
 mod report;
 mod request;
 mod settings;
 mod shadow_metrics;
 mod site;
 mod sse;
+mod table;
 mod thread;
 mod upstream;
 mod usage;
@@ -45,5 +48,6 @@ pub use clock::SystemClock;
 pub use error::Error;
 pub use pointsman_request::{Dialect, Harness, Session};
 pub use proxy::Proxy;
+pub use reload::{Changes, Plan, Reloader};
 pub use settings::{Breaker, Endpoint, Health, Limits, Pool, Settings, Timeouts};
 pub use witnesses::Witnesses;

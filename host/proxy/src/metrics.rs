@@ -365,11 +365,17 @@ impl Scrape {
 
     fn targets(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let fleet = self.core.fleet.snapshot();
+        // One that is removed is shown until nothing is in flight there; its name may be another's now.
+        let mut targets = BTreeMap::<&str, Vec<u32>>::new();
+        for (target, spec) in fleet.targets().chain(fleet.leaving()) {
+            targets.entry(&spec.endpoint.name).or_default().push(target);
+        }
         let mut each = |name, help, value: &dyn Fn(u32) -> i64| {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (target, spec) in fleet.targets() {
-                let labels: Labels = vec![("target", spec.endpoint.name.clone())];
-                ConstGauge::new(value(target)).encode(family.encode_family(&labels)?)?;
+            for (name, targets) in &targets {
+                let labels: Labels = vec![("target", (*name).to_owned())];
+                let sum: i64 = targets.iter().map(|&target| value(target)).sum();
+                ConstGauge::new(sum).encode(family.encode_family(&labels)?)?;
             }
             Ok(())
         };
@@ -392,7 +398,7 @@ impl Scrape {
             "1: healthy, breaker closed",
             &|target| {
                 let standing = fleet.standing(target);
-                i64::from(standing.is_some_and(|s| s.healthy && s.closed))
+                i64::from(standing.is_some_and(|s| s.healthy && s.closed && !s.removed))
             },
         )?;
         let bindings = self.core.bindings().len();

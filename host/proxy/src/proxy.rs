@@ -1,13 +1,14 @@
-use crate::engines::Engines;
+use crate::engines::Checked;
 use crate::error::Error;
 use crate::keeper;
 use crate::metrics::{Scrape, Tally};
+use crate::reload::{Reloader, Roster};
 use crate::settings::Settings;
 use crate::site::{Shared, Site};
 use crate::thread;
 use crate::witnesses::Witnesses;
 use http::header::HeaderName;
-use pointsman_core::{Core, Fleet, Source, hash_text};
+use pointsman_core::{Core, Source, hash_text};
 use pointsman_request::{BadSetting, Identifier, Learner};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -50,7 +51,7 @@ impl Proxy {
         let (identifier, explicit_header) = names(&settings)?;
         let (listeners, data_address) = listen_each("listen", settings.listen, threads)?;
         let (admin, admin_address) = listen("admin", settings.admin, false)?;
-        let engines = Engines::enrol(&settings.pools, &core.fleet)?;
+        let engines = Roster::enrol(&settings.pools, &core.fleet)?;
         Ok(Proxy {
             shared: Arc::new(Shared {
                 route: hash_text(&settings.route),
@@ -82,6 +83,11 @@ impl Proxy {
     /// Threads that serve requests.
     pub fn workers(&self) -> usize {
         self.tallies.len()
+    }
+
+    /// Replaces its endpoints later.
+    pub fn reloader(&self) -> Reloader {
+        Reloader::new(self.shared.clone())
     }
 
     /// Where clients come in.
@@ -144,7 +150,7 @@ impl Settings {
     /// The first setting that cannot be used.
     pub fn check(&self) -> Result<(), Error> {
         names(self)?;
-        Engines::enrol(&self.pools, &Fleet::default()).map(drop)
+        Checked::all(&self.pools).map(drop)
     }
 }
 

@@ -77,11 +77,16 @@ async fn carry(
             Outcome::Routed(ticket) => ticket,
             Outcome::Refused(refusal) => return nowhere(refusal, setback, seat),
         };
+        let upstream = site.upstream(ticket.target());
+        if upstream.is_none() && site.is_removed(ticket.target()) {
+            // It came and went while this request was decided: the next decision knows.
+            continue;
+        }
         if last && let Some(session) = incoming.session {
             site.shared.core.end_session(session);
             site.shared.witnesses.session_ended(session);
         }
-        let sent = dispatch(site, &ticket, &received, &mut payload, &id).await;
+        let sent = dispatch(site, upstream, &ticket, &received, &mut payload, &id).await;
         let again = Again {
             possible: payload.is_there()
                 && incoming.explicit == Explicit::None
@@ -194,15 +199,16 @@ fn explicit(site: &Site, headers: &HeaderMap) -> Result<Explicit, Answer> {
 /// Sends the request to the ticket's target, and waits for the head of the answer.
 async fn dispatch(
     site: &Site,
+    upstream: Option<Rc<Upstream>>,
     ticket: &Ticket,
     received: &Received,
     payload: &mut Payload,
     id: &HeaderValue,
 ) -> Result<Sent, Broken> {
     let missing = || Broken::Unreachable(std::io::ErrorKind::NotFound.into());
-    let upstream = site.upstream(ticket.target()).ok_or_else(missing)?;
+    let upstream = upstream.ok_or_else(missing)?;
     let rank = ticket.spec().ok_or_else(missing)?.endpoint.rank;
-    let request = |body| compose(site, upstream, rank, received, id, body);
+    let request = |body| compose(site, &upstream, rank, received, id, body);
     if let Payload::Whole { bytes, .. } = payload {
         let body = || request(Outbound::Whole(bytes.clone()));
         if let Some(answer) = upstream.send_pooled(body).await {
@@ -226,11 +232,13 @@ fn compose(
     id: &HeaderValue,
     body: Outbound,
 ) -> Sending {
-    let engine = &upstream.engine;
+    let engine = &upstream.engine.said;
     let shared = &site.shared;
     let path = received.uri.path_and_query();
     let slash = PathAndQuery::from_static("/");
-    let mut head = engine.head(&received.method, path.unwrap_or(&slash));
+    let mut head = engine
+        .address
+        .head(&received.method, path.unwrap_or(&slash));
     headers::to_engine(
         &received.headers,
         &shared.identifier,

@@ -74,7 +74,7 @@ pub struct Pool {
 }
 
 /// One engine server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// unique; its targets are "name/0", "name/1", …
     pub name: String,
@@ -89,7 +89,7 @@ pub struct Endpoint {
 }
 
 /// Active health checks of an endpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
     /// asked with GET; 2xx is healthy
     pub path: String,
@@ -116,7 +116,7 @@ impl Default for Health {
 }
 
 /// The passive breaker of an endpoint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Breaker {
     /// failures in a row that open it; 0: off
     pub failures: u32,

@@ -1,10 +1,11 @@
 //! What a worker thread has of its own: the policy's warm instance, the upstream connections, its counts.
 
 use crate::answer::Answer;
-use crate::engines::Engines;
 use crate::explain::{Explained, Words};
 use crate::metrics::Tally;
+use crate::reload::Roster;
 use crate::settings::Settings;
+use crate::table::Table;
 use crate::upstream::Upstream;
 use crate::witnesses::Witnesses;
 use http::header::HeaderName;
@@ -27,7 +28,7 @@ pub(crate) struct Shared {
     pub(crate) explicit_header: Option<HeaderName>,
     /// hash of the route's name
     pub(crate) route: u64,
-    pub(crate) engines: Engines,
+    pub(crate) engines: Roster,
     pub(crate) learner: Learner,
     pub(crate) core: Arc<Core>,
     pub(crate) source: Arc<dyn Source>,
@@ -43,7 +44,7 @@ const TAPE_BURST: u32 = 64;
 pub(crate) struct Site {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tally: Arc<Tally>,
-    upstreams: Vec<Rc<Upstream>>,
+    upstreams: Table,
     asker: RefCell<Asker>,
     thread: usize,
     ids: Cell<u64>,
@@ -115,10 +116,8 @@ impl Asker {
 
 impl Site {
     pub(crate) fn new(shared: Arc<Shared>, tally: Arc<Tally>, thread: usize) -> Rc<Site> {
-        let upstreams = (shared.engines.iter())
-            .map(|engine| Upstream::new(engine.clone(), &shared.settings, tally.clone()))
-            .map(Rc::new)
-            .collect();
+        let engines = shared.engines.subscribe();
+        let upstreams = Table::new(engines, &shared.settings, tally.clone());
         Rc::new(Site {
             asker: RefCell::new(Asker::new(&shared)),
             shared,
@@ -150,6 +149,8 @@ impl Site {
 
     /// Eligible, ask, commit: one attempt's decision, and its words. `asked`: the client wants them.
     pub(crate) fn decide(&self, incoming: &Incoming, asked: bool) -> Decided {
+        // Before the fleet: those that are gone from here are gone from there.
+        self.upstreams.follow(&self.shared.settings);
         let mut asker = self.asker.borrow_mut();
         if asker.generation != self.shared.source.generation() {
             *asker = Asker::new(&self.shared);
@@ -240,14 +241,21 @@ impl Site {
     }
 
     /// The connections to a target's engine.
-    pub(crate) fn upstream(&self, target: Target) -> Option<&Rc<Upstream>> {
-        self.upstreams.get(self.shared.engines.place_of(target)?)
+    pub(crate) fn upstream(&self, target: Target) -> Option<Rc<Upstream>> {
+        self.upstreams.of(target, &self.shared.settings)
+    }
+
+    /// Whether a target is no longer part of the fleet.
+    pub(crate) fn is_removed(&self, target: Target) -> bool {
+        let standing = self.shared.core.fleet.snapshot().standing(target);
+        standing.is_some_and(|standing| standing.removed)
     }
 
     /// Each second: closes connections that were idle for too long; a policy that no request asks
     /// learns that the fleet has changed.
     pub(crate) fn sweep(&self) {
-        self.upstreams.iter().for_each(|upstream| upstream.sweep());
+        self.upstreams.follow(&self.shared.settings);
+        self.upstreams.sweep();
         if let Ok(mut asker) = self.asker.try_borrow_mut()
             && asker.generation == self.shared.source.generation()
         {

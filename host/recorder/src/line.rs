@@ -26,8 +26,9 @@ pub(crate) enum Line {
 /// A target and its condition.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Member {
+    /// none: removed long ago
     #[serde(flatten)]
-    spec: TargetSpec,
+    spec: Option<TargetSpec>,
     standing: Standing,
 }
 
@@ -59,8 +60,8 @@ pub(crate) struct Decided {
 
 impl Line {
     pub(crate) fn fleet(fleet: &Snapshot) -> Line {
-        let member = |(spec, standing): (&Arc<TargetSpec>, Standing)| Member {
-            spec: TargetSpec::clone(spec),
+        let member = |(spec, standing): (Option<&Arc<TargetSpec>>, Standing)| Member {
+            spec: spec.map(|spec| TargetSpec::clone(spec)),
             standing,
         };
         Line::Fleet(fleet.members().map(member).collect())

@@ -83,7 +83,7 @@ fn same(one: &Moment, other: &Moment) -> bool {
         let targets: Vec<_> = m
             .fleet
             .members()
-            .map(|(s, c)| (s.endpoint.clone(), c))
+            .map(|(s, c)| (s.map(|s| s.endpoint.clone()), c))
             .collect();
         let who = (
             i.seed,

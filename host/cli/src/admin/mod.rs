@@ -14,6 +14,8 @@
 //! GET    recorder/recent                       the last decisions, as lines of JSON
 //! POST   recorder/start                        {"file": "NAME", "decisions": N}
 //! POST   recorder/stop
+//! GET    config                                the running one: file, pools, what needs a restart
+//! POST   config/reload                         reads the file anew, as SIGHUP does
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -24,9 +26,11 @@
 //! answer has not replaced anything, unless the answer was on its way.
 
 mod compiler;
+mod config;
 mod policy;
 mod recorder;
 mod refused;
+mod reload;
 mod sessions;
 mod shadow;
 mod swapper;
@@ -36,10 +40,11 @@ mod wanted;
 mod watch;
 
 pub use compiler::Folders;
+pub use reload::Reload;
 pub use shadow::Shadows;
 pub use swapper::Swapper;
 pub use token::{Token, read as read_token};
-pub use watch::Watch;
+pub use watch::{Watch, follow};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -63,8 +68,7 @@ pub struct Admin {
     pub swapper: Option<Arc<Swapper>>,
     /// the route's name
     pub route: String,
-    /// that the configuration names
-    pub models: Vec<String>,
+    pub reload: Arc<Reload>,
 }
 
 impl Admin {
@@ -96,6 +100,8 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/recorder/recent", get(recorder::recent))
         .route("/recorder/start", post(recorder::start))
         .route("/recorder/stop", post(recorder::stop))
+        .route("/config", get(config::show))
+        .route("/config/reload", post(config::reload))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))
@@ -111,6 +117,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, recorder, targets and bindings are, under /api/v1",
+        "policy, policies, recorder, config, targets and bindings are, under /api/v1",
     )
 }

@@ -75,7 +75,13 @@ fn bindings(admin: &Admin, which: &Which) -> Vec<Value> {
     match &which.model {
         Some(model) => bound(Some(model)).into_iter().collect(),
         None => std::iter::once(None)
-            .chain(admin.models.iter().map(|model| Some(model.as_str())))
+            .chain(
+                admin
+                    .reload
+                    .models()
+                    .iter()
+                    .map(|model| Some(model.as_str())),
+            )
             .filter_map(bound)
             .collect(),
     }

@@ -176,7 +176,8 @@ fn rehearse(recorder: &Recorder, candidate: &Candidate) -> Rehearsed {
     rehearsal.end()
 }
 
-pub(super) async fn blocking<R: Send + 'static>(
+/// Does what blocks where it holds up nobody.
+pub async fn blocking<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
 ) -> Result<R, Refused> {
     spawn_blocking(work)

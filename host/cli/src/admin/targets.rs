@@ -25,7 +25,8 @@ struct Which {
 /// `GET targets`
 pub async fn list(State(admin): State<Arc<Admin>>) -> Json<Value> {
     let fleet = admin.core.fleet.snapshot();
-    let targets: Vec<Value> = (fleet.targets())
+    // And those that a reload removed, until nothing is in flight there.
+    let targets: Vec<Value> = (fleet.targets().chain(fleet.leaving()))
         .map(|(target, spec)| {
             let load = fleet.ledger().load(target);
             json!({
@@ -78,7 +79,7 @@ fn standing(fleet: &Snapshot, target: Target) -> Value {
     fleet.standing(target).map_or(Value::Null, |standing| {
         json!({
             "healthy": standing.healthy, "breaker_closed": standing.closed,
-            "draining": standing.draining,
+            "draining": standing.draining, "removed": standing.removed,
         })
     })
 }

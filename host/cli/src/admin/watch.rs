@@ -14,7 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 /// A file that did not change for so long is whole.
@@ -28,7 +28,7 @@ const LOOK: Duration = Duration::from_secs(5);
 const MAX_WASM: u64 = 64 << 20;
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Watch {
     pub file: PathBuf,
     /// JSON
@@ -70,9 +70,30 @@ impl Mark {
     }
 }
 
+/// Follows the file that is to be followed, whichever that is now; for ever.
+pub async fn follow(mut files: watch::Receiver<Option<Watch>>) {
+    loop {
+        let now = files.borrow_and_update().clone();
+        let following = async {
+            match now {
+                Some(watch) => watch.run().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = following => {}
+            changed = files.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
 impl Watch {
     /// Follows it for ever.
-    pub async fn run(self) {
+    async fn run(self) {
         let changed = Arc::new(Notify::new());
         let _watcher = self.watcher(changed.clone());
         // Of the file that was loaded, or one that came since: reading it tells.

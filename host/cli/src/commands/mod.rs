@@ -1,9 +1,11 @@
 //! One module a command.
 
 pub mod check;
+pub mod config;
 pub mod demo;
 pub mod engine;
 pub mod policy;
+mod remote;
 pub mod serve;
 
 use anyhow::Result;

@@ -7,6 +7,7 @@ mod remote;
 mod shadow;
 
 use super::print_json;
+use super::remote::Remote;
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
@@ -38,9 +39,9 @@ pub enum Command {
     /// Replace the policy of a running host; exit status 0 only when the new one decides
     Swap(remote::Wanted),
     /// Bring the policy before this one back
-    Rollback(remote::Remote),
+    Rollback(Remote),
     /// Which policy decides on a running host, and what happened last
-    Status(remote::Remote),
+    Status(Remote),
     /// Try a policy on a running host's requests, without it deciding any
     #[command(subcommand)]
     Shadow(shadow::Command),
@@ -56,7 +57,7 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    remote: Option<remote::Remote>,
+    remote: Option<Remote>,
 }
 
 /// Arguments of `test`.

@@ -1,7 +1,7 @@
 //! `pointsman serve`: configuration → policy → fleet → data plane.
 
 use super::{print_json, stop_signal};
-use crate::admin::{self, Admin, Folders, Shadows, Swapper, Token, Watch};
+use crate::admin::{self, Admin, Folders, Reload, Shadows, Swapper, Token, Watch};
 use crate::config::Config;
 use crate::native;
 use crate::policies::{Named, candidate};
@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::SystemTime;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -27,6 +28,15 @@ pub struct Args {
 
 /// Runs until the process is told to end.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    // First of all: by default the signal ends the process.
+    let hangups = {
+        let _within = runtime.enter();
+        signal(SignalKind::hangup()).context("SIGHUP cannot be taken")?
+    };
     let config = Config::read(&args.config)?;
     for warning in config.warnings() {
         tracing::warn!("{warning}");
@@ -39,20 +49,30 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let deciding = Deciding::new(&config, &core, &witnesses.recorder)?;
     let token = token(&config)?;
     let settings = config.settings(nonce());
-    let admin = Admin {
-        core: core.clone(),
-        shadows: Shadows::new(core.clone(), settings.fallback, witnesses.shadow.clone()),
-        witnesses: witnesses.clone(),
-        recordings: (config.recorder.folder.as_ref()).map(|folder| config.base.join(folder)),
-        swapper: deciding.swapper.clone(),
-        route: settings.route.clone(),
-        models: config.models(),
-    };
-    let mut proxy = Proxy::bind(settings, core, deciding.source, witnesses.clone())
+    let route = settings.route.clone();
+    let recordings = (config.recorder.folder.as_ref()).map(|folder| config.base.join(folder));
+    let shadows = Shadows::new(core.clone(), settings.fallback, witnesses.shadow.clone());
+    let mut proxy = Proxy::bind(settings, core.clone(), deciding.source, witnesses.clone())
         .context("the data plane cannot start")?;
     if let Some(swapper) = &deciding.swapper {
         swapper.slot().set_workers(proxy.workers());
     }
+    let reload = Arc::new(Reload::new(
+        &args.config,
+        config,
+        proxy.reloader(),
+        deciding.swapper.clone(),
+        deciding.watch,
+    ));
+    let admin = Admin {
+        core,
+        shadows,
+        witnesses: witnesses.clone(),
+        recordings,
+        swapper: deciding.swapper,
+        route,
+        reload: reload.clone(),
+    };
     if let Some(token) = token {
         proxy = proxy.with_admin_routes(admin::routes(admin, token));
     }
@@ -64,13 +84,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     } else {
         println!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("no runtime")?;
-    if let Some(watch) = deciding.watch {
-        runtime.spawn(watch.run());
-    }
+    runtime.spawn(admin::follow(reload.follows()));
+    runtime.spawn(reload.on(hangups, "SIGHUP"));
     runtime.block_on(proxy.run(stop_signal()))?;
     witnesses.recorder.stop();
     Ok(ExitCode::SUCCESS)

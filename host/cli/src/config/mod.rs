@@ -1,16 +1,17 @@
 //! `pointsman.toml`.
 
+mod differs;
 mod settings;
 
 use anyhow::{Context, Result};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The whole file. Unknown keys are refused with line and column.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     #[serde(default)]
@@ -38,7 +39,7 @@ pub struct Config {
     pub base: PathBuf,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
     pub address: SocketAddr,
@@ -55,7 +56,7 @@ impl Default for Listen {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Admin {
     pub address: SocketAddr,
@@ -73,7 +74,7 @@ impl Default for Admin {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// a built-in name or the path of a .wasm
@@ -102,7 +103,7 @@ impl Default for Policy {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fallback {
     #[default]
@@ -111,7 +112,7 @@ pub enum Fallback {
 }
 
 /// Where compiled policies are kept: once per node and user.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
     pub enabled: bool,
@@ -132,7 +133,7 @@ impl Default for Cache {
 }
 
 /// Decisions that are kept, with what they depended on: a policy is tried on them before it decides.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Recorder {
     /// the last so many, 0 to 4096; 0 = none, and new policies are not tried
@@ -151,7 +152,7 @@ impl Default for Recorder {
 }
 
 /// How a request's identities are found. A list that is given replaces the default one.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Session {
     pub headers: Option<Vec<String>>,
@@ -168,7 +169,7 @@ pub struct Session {
     pub explain: Option<bool>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Bindings {
     /// 1 to 100,000,000
@@ -189,7 +190,7 @@ impl Default for Bindings {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenFull {
     #[default]
@@ -208,7 +209,7 @@ impl From<WhenFull> for pointsman_core::WhenFull {
 
 /// Bounds of the data plane; what is not given keeps the proxy's default. Sizes are in bytes, numbers
 /// are for one thread, durations are texts such as "2s".
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
     /// of a JSON body that is read for identity and estimate; larger ones pass uninspected.
@@ -247,7 +248,7 @@ pub struct Limits {
     pub shutdown: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retry {
     /// of one request, the first among them, 1 to 16
@@ -260,7 +261,7 @@ impl Default for Retry {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Pool {
     pub name: String,
@@ -275,7 +276,7 @@ pub struct Pool {
     pub breaker: Breaker,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     #[default]
@@ -294,7 +295,7 @@ impl From<Role> for pointsman_core::Phase {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Dialect {
     Vllm,
@@ -304,7 +305,7 @@ pub enum Dialect {
     Openai,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Endpoint {
     pub name: String,
@@ -322,7 +323,7 @@ fn one() -> u32 {
     1
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Health {
     pub path: String,
@@ -342,7 +343,7 @@ impl Default for Health {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Breaker {
     /// in a row, 0 = off

@@ -124,7 +124,7 @@ impl Upstream {
 
     /// A new connection.
     pub(crate) async fn open(&self) -> Result<Box<Link>, Broken> {
-        let opened = self.engine.connect(self.connect_limit).await;
+        let opened = self.engine.said.address.connect(self.connect_limit).await;
         let link = Link::new(opened.map_err(Broken::Unreachable)?);
         self.tally.connection(Connection::Opened);
         Ok(Box::new(link))
@@ -143,6 +143,11 @@ impl Upstream {
         } = link.ask(&mut request, self.head_limit).await?;
         let inflow = Inflow::new((framing, stays), request, link, self.clone());
         Ok(response.map(|()| inflow))
+    }
+
+    /// Takes over the idle connections of another one, to the same server.
+    pub(crate) fn inherit(&self, other: &Upstream) {
+        self.idle.swap(&other.idle);
     }
 
     /// Closes what was idle for too long.

@@ -19,6 +19,7 @@ mod field_cases;
 mod identity;
 mod pass_through;
 mod ranks;
+mod reload;
 mod retries;
 mod standing;
 mod streams;

@@ -1,6 +1,6 @@
 //! `pointsman policy record …`: decisions of a running host, with all that they depended on.
 
-use super::remote::{Remote, field};
+use crate::commands::remote::{Remote, field};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use reqwest::Method;

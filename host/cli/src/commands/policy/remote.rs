@@ -1,31 +1,13 @@
 //! `pointsman policy list|load|swap|rollback|status --admin URL --token-file FILE`: a running host's
 //! policies. Exit status 0 only when the host did what was wanted.
 
-use crate::admin::read_token;
-use crate::commands::print_json;
+use crate::commands::remote::{Remote, Said, field, text};
 use crate::policies::Named;
-use anyhow::{Context, Result, bail};
-use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
+use anyhow::{Context, Result};
+use reqwest::Method;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
-
-/// The host may have to compile a large policy.
-const PATIENCE: Duration = Duration::from_secs(900);
-/// To reach the host.
-const CONNECT: Duration = Duration::from_secs(5);
-
-/// Which host.
-#[derive(clap::Args)]
-pub struct Remote {
-    /// The host's admin address
-    #[arg(long, value_name = "URL")]
-    admin: Url,
-    /// The file with the token of its admin API
-    #[arg(long, value_name = "FILE")]
-    token_file: PathBuf,
-}
 
 /// Which policy.
 #[derive(clap::Args)]
@@ -40,12 +22,6 @@ pub struct Wanted {
     sha256: String,
     #[command(flatten)]
     remote: Remote,
-}
-
-/// What the host said: its JSON, and whether that is what was wanted.
-pub struct Said {
-    ok: bool,
-    value: Value,
 }
 
 /// The policies of the host's binary, and the one that decides.
@@ -128,115 +104,6 @@ impl Wanted {
     }
 }
 
-impl Remote {
-    fn url(&self, path: &str) -> Option<Url> {
-        let mut url = self.admin.clone();
-        (url.path_segments_mut().ok()?)
-            .pop_if_empty()
-            .extend(["api", "v1"])
-            .extend(path.split('/'));
-        Some(url)
-    }
-
-    /// Asks the host.
-    pub fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
-    ) -> Result<Said> {
-        self.send(method, self.at(path)?, with)
-    }
-
-    /// Fetches what is no JSON, or fails with what the host says instead.
-    pub fn fetch(&self, path: &str) -> Result<Vec<u8>> {
-        let (status, body) = self.exchange(Method::GET, self.at(path)?, |request| request)?;
-        if status == StatusCode::OK {
-            return Ok(body);
-        }
-        let value = serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status));
-        let error = field(&value, "error");
-        bail!("{}: {}", text(error, "cause"), text(error, "remedy"))
-    }
-
-    fn at(&self, path: &str) -> Result<Url> {
-        self.url(path).with_context(|| {
-            let admin = &self.admin;
-            format!("--admin {admin}: wanted the admin address, as in http://127.0.0.1:8081")
-        })
-    }
-
-    fn send(
-        &self,
-        method: Method,
-        url: Url,
-        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
-    ) -> Result<Said> {
-        let (status, body) = self.exchange(method, url, with)?;
-        Ok(Said {
-            ok: status == StatusCode::OK,
-            value: serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status)),
-        })
-    }
-
-    fn exchange(
-        &self,
-        method: Method,
-        url: Url,
-        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
-    ) -> Result<(StatusCode, Vec<u8>)> {
-        let token = read_token(&self.token_file)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("no runtime")?;
-        runtime.block_on(async {
-            // A token goes to its host, and nowhere else.
-            let client = (Client::builder().no_proxy())
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT)
-                .timeout(PATIENCE)
-                .build()
-                .context("no HTTP client")?;
-            let request = with(client.request(method, url).bearer_auth(token));
-            let unreachable = || format!("the host at {} does not answer", self.admin);
-            let response = request.send().await.with_context(unreachable)?;
-            let status = response.status();
-            let body = response.bytes().await.with_context(unreachable)?;
-            Ok((status, body.into()))
-        })
-    }
-}
-
-/// Whoever answered has no such API.
-fn no_api(status: StatusCode) -> Value {
-    json!({ "error": {
-        "stage": "request",
-        "cause": format!("there is no admin API at this address ({status})"),
-        "remedy": "use the host's [admin] address, and set [admin] token_file there",
-    } })
-}
-
-impl Said {
-    pub fn show(&self, as_json: bool, show: impl FnOnce(&Value)) -> Result<ExitCode> {
-        if as_json {
-            print_json(&self.value)?;
-        } else if self.ok {
-            show(&self.value);
-        } else {
-            let error = field(&self.value, "error");
-            let (stage, cause) = (text(error, "stage"), text(error, "cause"));
-            eprintln!("pointsman: refused at stage {stage}: {cause}");
-            eprintln!("    remedy: {}", text(error, "remedy"));
-        }
-        Ok(if self.ok {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        })
-    }
-}
-
 /// What a policy would have said to the last decisions.
 pub fn show_canary(value: &Value) {
     let number = |name| field(value, name).as_u64().unwrap_or(0);
@@ -272,14 +139,4 @@ pub fn show_status(value: &Value) {
         let left = until.saturating_sub(now);
         println!("    paused    the fallback decides for {left} ms more");
     }
-}
-
-/// A part of what the host said.
-pub fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
-    value.get(name).unwrap_or(&Value::Null)
-}
-
-/// A text of it.
-pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
-    field(value, name).as_str().unwrap_or("?")
 }

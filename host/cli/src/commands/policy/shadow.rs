@@ -1,6 +1,7 @@
 //! `pointsman policy shadow …`: a second policy on a running host's requests, which decides nothing.
 
-use super::remote::{Remote, Wanted, field, show_canary, show_status, text};
+use super::remote::{Wanted, show_canary, show_status};
+use crate::commands::remote::{Remote, field, text};
 use anyhow::Result;
 use clap::Subcommand;
 use reqwest::Method;

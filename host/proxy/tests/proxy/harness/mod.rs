@@ -8,7 +8,7 @@ mod rig;
 pub use client::{Client, Got, get, post};
 pub use engine::{Engine, Seen, Sender, chunks, json, say, streaming, text};
 pub use policy::{Broken, EVERY_EVENT, Least, Lost, Told};
-pub use rig::{Rig, Running};
+pub use rig::{Rig, Running, endpoint};
 
 use std::time::{Duration, Instant};
 

@@ -3,9 +3,12 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use pointsman_core::{Core, Limits, Load, Phase, Source, Target};
-use pointsman_proxy::{Breaker, Dialect, Endpoint, Pool, Proxy, Settings, SystemClock, Witnesses};
+use pointsman_proxy::{
+    Breaker, Changes, Dialect, Endpoint, Error, Pool, Proxy, Reloader, Settings, SystemClock,
+    Witnesses,
+};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 /// A proxy to be.
@@ -49,13 +52,9 @@ impl Rig {
     }
 
     pub fn url(mut self, name: &str, url: &str, ranks: u32) -> Rig {
-        self.settings.pools[0].endpoints.push(Endpoint {
-            name: name.to_owned(),
-            url: url.to_owned(),
-            ranks,
-            models: None,
-            labels: Vec::new(),
-        });
+        self.settings.pools[0]
+            .endpoints
+            .push(endpoint(name, url, ranks));
         self
     }
 
@@ -71,8 +70,10 @@ impl Rig {
 
     pub fn start(self) -> Running {
         let core = Arc::new(Core::new(Limits::default(), Arc::new(SystemClock::start())));
+        let pools = Mutex::new(self.settings.pools.clone());
         let proxy = Proxy::bind(self.settings, core.clone(), self.source, self.witnesses).unwrap();
         let (address, admin) = (proxy.data_addr(), proxy.admin_addr());
+        let reloader = proxy.reloader();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -86,9 +87,21 @@ impl Rig {
             core,
             address,
             admin,
+            reloader,
+            pools,
             stop: Some(stop),
             thread: Some(thread),
         }
+    }
+}
+
+pub fn endpoint(name: &str, url: &str, ranks: u32) -> Endpoint {
+    Endpoint {
+        name: name.to_owned(),
+        url: url.to_owned(),
+        ranks,
+        models: None,
+        labels: Vec::new(),
     }
 }
 
@@ -97,6 +110,8 @@ pub struct Running {
     pub core: Arc<Core>,
     pub address: SocketAddr,
     pub admin: SocketAddr,
+    reloader: Reloader,
+    pools: Mutex<Vec<Pool>>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), pointsman_proxy::Error>>>,
 }
@@ -109,6 +124,23 @@ impl Running {
     /// Over a connection of its own.
     pub async fn send(&self, request: Request<Full<Bytes>>) -> Got {
         self.client().await.send(request).await
+    }
+
+    /// Makes other pools of those that are.
+    pub fn reload(&self, change: impl FnOnce(&mut Pool)) -> Result<Changes, Error> {
+        let mut now = self.pools.lock().unwrap();
+        let mut pools = now.clone();
+        change(&mut pools[0]);
+        let changes = self.reloader.plan(&pools)?.apply();
+        *now = pools;
+        Ok(changes)
+    }
+
+    /// "name" → number of the targets of the fleet.
+    pub fn targets(&self) -> Vec<(String, Target)> {
+        (self.core.fleet.snapshot().targets())
+            .map(|(target, spec)| (spec.endpoint.name.clone(), target))
+            .collect()
     }
 
     pub async fn metrics(&self) -> String {
@@ -129,7 +161,7 @@ impl Running {
     pub async fn drained(&self) {
         until("every gauge back at zero", || {
             let fleet = self.core.fleet.snapshot();
-            fleet.targets().all(|(target, _)| {
+            fleet.targets().chain(fleet.leaving()).all(|(target, _)| {
                 let load = fleet.ledger().load(target);
                 (load.requests, load.prefill_tokens, load.context_tokens) == (0, 0, 0)
             })

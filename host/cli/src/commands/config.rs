@@ -1,0 +1,84 @@
+//! `pointsman config reload|show --admin URL --token-file FILE`: a running host's configuration. Exit
+//! status 0 only when the host did what was wanted.
+
+use super::remote::{Remote, field, text};
+use anyhow::Result;
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// Commands.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Let the host read its file anew, as SIGHUP does: endpoints come and go, the policy is replaced
+    Reload(Remote),
+    /// What the host runs with, and what waits for a restart
+    Show(Remote),
+}
+
+/// Runs one of them.
+pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
+    match command {
+        Command::Reload(remote) => remote
+            .ask(Method::POST, "config/reload", |request| request)?
+            .show(as_json, show_reload),
+        Command::Show(remote) => remote
+            .ask(Method::GET, "config", |request| request)?
+            .show(as_json, show_config),
+    }
+}
+
+fn show_reload(value: &Value) {
+    println!("reloaded {}", text(value, "file"));
+    let endpoints = field(value, "endpoints");
+    for what in ["added", "removed", "replaced", "changed", "kept"] {
+        println!("    {what:<10}{}", list(field(endpoints, what)));
+    }
+    let policy = field(value, "policy");
+    match policy.is_null() {
+        true => println!("    policy    as it was"),
+        false => println!(
+            "    policy    {} {} decides, generation {}",
+            text(policy, "name"),
+            text(policy, "version"),
+            field(policy, "generation")
+        ),
+    }
+    show_rest(value);
+}
+
+fn show_config(value: &Value) {
+    println!("{}", text(value, "file"));
+    println!("    last      {}", text(value, "last"));
+    println!("    policy    {}", text(field(value, "policy"), "use"));
+    for pool in field(value, "pools").as_array().into_iter().flatten() {
+        let (name, role) = (text(pool, "name"), text(pool, "role"));
+        println!("    pool      {name}, {role}");
+        for endpoint in field(pool, "endpoints").as_array().into_iter().flatten() {
+            let (name, url) = (text(endpoint, "name"), text(endpoint, "url"));
+            println!("      {name:<12}{url}, {} ranks", field(endpoint, "ranks"));
+        }
+    }
+    show_rest(value);
+}
+
+fn show_rest(value: &Value) {
+    let waits = field(value, "needs_restart");
+    if waits.as_array().is_some_and(|waits| !waits.is_empty()) {
+        println!("    needs a restart: {}", list(waits));
+    }
+    for warning in field(value, "warnings").as_array().into_iter().flatten() {
+        println!("    warning: {}", warning.as_str().unwrap_or("?"));
+    }
+}
+
+fn list(names: &Value) -> String {
+    let names: Vec<&str> = (names.as_array().into_iter().flatten())
+        .filter_map(Value::as_str)
+        .collect();
+    match names.is_empty() {
+        true => "-".to_owned(),
+        false => names.join(", "),
+    }
+}

@@ -1,0 +1,154 @@
+//! The client's side of the admin API: `--admin URL --token-file FILE`.
+
+use super::print_json;
+use crate::admin::read_token;
+use anyhow::{Context, Result, bail};
+use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The host may have to compile a large policy.
+const PATIENCE: Duration = Duration::from_secs(900);
+/// To reach the host.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Which host.
+#[derive(clap::Args)]
+pub struct Remote {
+    /// The host's admin address
+    #[arg(long, value_name = "URL")]
+    admin: Url,
+    /// The file with the token of its admin API
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+}
+
+/// What the host said: its JSON, and whether that is what was wanted.
+pub struct Said {
+    ok: bool,
+    value: Value,
+}
+
+impl Remote {
+    /// Of a path of the API.
+    pub fn url(&self, path: &str) -> Option<Url> {
+        let mut url = self.admin.clone();
+        (url.path_segments_mut().ok()?)
+            .pop_if_empty()
+            .extend(["api", "v1"])
+            .extend(path.split('/'));
+        Some(url)
+    }
+
+    /// Asks for what is at a path of the API.
+    pub fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<Said> {
+        self.send(method, self.at(path)?, with)
+    }
+
+    /// Fetches what is no JSON, or fails with what the host says instead.
+    pub fn fetch(&self, path: &str) -> Result<Vec<u8>> {
+        let (status, body) = self.exchange(Method::GET, self.at(path)?, |request| request)?;
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        let value = serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status));
+        let error = field(&value, "error");
+        bail!("{}: {}", text(error, "cause"), text(error, "remedy"))
+    }
+
+    fn at(&self, path: &str) -> Result<Url> {
+        self.url(path).with_context(|| {
+            let admin = &self.admin;
+            format!("--admin {admin}: wanted the admin address, as in http://127.0.0.1:8081")
+        })
+    }
+
+    /// The same, at a URL of the API.
+    pub fn send(
+        &self,
+        method: Method,
+        url: Url,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<Said> {
+        let (status, body) = self.exchange(method, url, with)?;
+        Ok(Said {
+            ok: status == StatusCode::OK,
+            value: serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status)),
+        })
+    }
+
+    fn exchange(
+        &self,
+        method: Method,
+        url: Url,
+        with: impl FnOnce(RequestBuilder) -> RequestBuilder,
+    ) -> Result<(StatusCode, Vec<u8>)> {
+        let token = read_token(&self.token_file)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("no runtime")?;
+        runtime.block_on(async {
+            // A token goes to its host, and nowhere else.
+            let client = (Client::builder().no_proxy())
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECT)
+                .timeout(PATIENCE)
+                .build()
+                .context("no HTTP client")?;
+            let request = with(client.request(method, url).bearer_auth(token));
+            let unreachable = || format!("the host at {} does not answer", self.admin);
+            let response = request.send().await.with_context(unreachable)?;
+            let status = response.status();
+            let body = response.bytes().await.with_context(unreachable)?;
+            Ok((status, body.into()))
+        })
+    }
+}
+
+/// Whoever answered has no such API.
+fn no_api(status: StatusCode) -> Value {
+    json!({ "error": {
+        "stage": "request",
+        "cause": format!("there is no admin API at this address ({status})"),
+        "remedy": "use the host's [admin] address, and set [admin] token_file there",
+    } })
+}
+
+impl Said {
+    /// Prints it. Exit status 0 only if it is what was wanted.
+    pub fn show(&self, as_json: bool, show: impl FnOnce(&Value)) -> Result<ExitCode> {
+        if as_json {
+            print_json(&self.value)?;
+        } else if self.ok {
+            show(&self.value);
+        } else {
+            let error = field(&self.value, "error");
+            let (stage, cause) = (text(error, "stage"), text(error, "cause"));
+            eprintln!("pointsman: refused at stage {stage}: {cause}");
+            eprintln!("    remedy: {}", text(error, "remedy"));
+        }
+        Ok(if self.ok {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+/// A field of an answer, or null.
+pub fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
+    value.get(name).unwrap_or(&Value::Null)
+}
+
+/// A text in an answer, or "?".
+pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    field(value, name).as_str().unwrap_or("?")
+}
