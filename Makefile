@@ -3,6 +3,7 @@
 CARGO ?= cargo
 POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
 GUESTS := $(wildcard tests/guests/*)
+ADAPTER := $(wildcard plugins/envoy-adapter)
 POINTSMAN := target/release/pointsman
 
 .PHONY: demo demo-serve test chaos clients bench lint build policies clean
@@ -37,10 +38,11 @@ lint: policies
 build: policies
 	$(CARGO) build --release --workspace
 
-## The four policies as WebAssembly; sets up a toolchain for it if there is none
+## The four policies and the Envoy adapter as WebAssembly; sets up a toolchain for it if there is none
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
 	$(CARGO) run --release --quiet --package pointsman-build -- --any-world --out target/guests $(GUESTS)
+	$(if $(ADAPTER),$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies $(ADAPTER))
 	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
 
 ## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)

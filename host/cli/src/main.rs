@@ -40,6 +40,9 @@ enum Command {
     /// Work with policies
     #[command(subcommand)]
     Policy(commands::policy::Command),
+    /// Make policies modules for stock Envoy
+    #[command(subcommand)]
+    Envoy(commands::envoy::Command),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Engine(args) => commands::engine::run(&args, cli.json),
         Command::Config(command) => commands::config::run(&command, cli.json),
         Command::Policy(command) => commands::policy::run(&command, cli.json),
+        Command::Envoy(command) => commands::envoy::run(&command, cli.json),
     };
     result.unwrap_or_else(|error| {
         eprintln!("pointsman: {error:#}");

@@ -5,6 +5,8 @@
 //! and cases. A type's own name does not count.
 
 use crate::Error;
+use crate::adapter::{check_fixed, check_offered, check_taken};
+use crate::module::CoreModule;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use wit_component::DecodedWasm;
 use wit_parser::{
@@ -13,6 +15,8 @@ use wit_parser::{
 
 /// Compares. WASI is passed over when it is to be stubbed.
 pub(crate) fn check(component: &[u8], adapter: &[u8], stub_wasi: bool) -> Result<(), Error> {
+    let module = CoreModule::read(adapter)?;
+    check_fixed(&module)?;
     let decoded = wit_component::decode(component)
         .map_err(|error| Error::NoComponent(format!("one without readable types: {error:#}")))?;
     let DecodedWasm::Component(policy, policy_world) = decoded else {
@@ -39,12 +43,14 @@ pub(crate) fn check(component: &[u8], adapter: &[u8], stub_wasi: bool) -> Result
             return Err(Error::NoImport(name.clone()));
         };
         compare(name, (policy.resolve, function), (adapter.resolve, other))?;
+        check_offered(&module, name, (adapter.resolve, other))?;
     }
     for (name, other) in &adapter.imports {
         let Some(function) = policy.exports.get(name) else {
             return Err(Error::NoExport(name.clone()));
         };
         compare(name, (policy.resolve, function), (adapter.resolve, other))?;
+        check_taken(&module, name, (adapter.resolve, other))?;
     }
     Ok(())
 }

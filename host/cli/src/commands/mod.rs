@@ -4,6 +4,7 @@ pub mod check;
 pub mod config;
 pub mod demo;
 pub mod engine;
+pub mod envoy;
 pub mod policy;
 mod remote;
 pub mod serve;

@@ -1,12 +1,14 @@
 //! The other side of the torture policy: it makes the values, calls, and gives out how the answers read.
 
+// A name such as `test:torture/guest@1.2.0#turn` is none for a linker of machine code.
+#![cfg(target_arch = "wasm32")]
+
 #[allow(unsafe_code, reason = "generated: the canonical ABI")]
 mod bindings {
     wit_bindgen::generate!({ world: "adapter", path: "../wit", export_prefix: "fuse:" });
 }
 
 use bindings::exports::test::torture::host::Guest;
-use bindings::test::torture::guest;
 use bindings::test::torture::shapes::{Color, Perms, Point, Shape};
 
 /// Values and their text.
@@ -42,7 +44,7 @@ mod export {
 /// Entries that survive fusing, as those of a real adapter do.
 #[allow(unsafe_code, reason = "entries of a module have fixed names")]
 mod entries {
-    use super::{guest, values};
+    use super::{bindings::test::torture::guest, values};
 
     /// Address and length.
     fn out(text: &str) -> u64 {
