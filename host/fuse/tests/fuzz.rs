@@ -5,6 +5,15 @@
 //!
 //! `FUSE_FUZZ_ROUNDS` and `FUSE_FUZZ_SEED` choose more and other ones; a failure prints its seed.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests"
+)]
+
 mod common;
 
 use common::{POLICIES, adapter, built_policy, contract, policy};
@@ -83,7 +92,10 @@ impl Outcomes {
                     "seed {seed}"
                 );
             }
-            Err(Error::Internal { stage, .. }) if stage == "generating the module" => {
+            Err(Error::Internal {
+                stage: "generating the module",
+                ..
+            }) => {
                 self.fenced += 1;
             }
             Err(Error::Internal { stage, message }) => panic!("seed {seed}: {stage}: {message}"),
