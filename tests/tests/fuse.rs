@@ -4,6 +4,15 @@
 //! One policy (`tests/fuse/policy`), as a component in wasmtime and fused with an adapter
 //! (`tests/fuse/adapter`) that plays the proxy's side; both get the same values of every kind of type.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests"
+)]
+
 use pointsman_fuse::{Options, fuse};
 use pointsman_tests::{guest, pointsman};
 use std::process::Command;
