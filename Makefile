@@ -1,7 +1,7 @@
 # Two commands do all set-up on a fresh machine: `make demo` and `make test`.
 
 CARGO ?= cargo
-POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
+POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin plugins/decode-protect
 POINTSMAN := target/release/pointsman
 
 .PHONY: demo demo-serve test chaos clients bench lint build policies clean

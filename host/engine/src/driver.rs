@@ -46,6 +46,7 @@ pub enum Failure {
     Unavailable(String),
 }
 
+#[cfg(feature = "host")]
 impl Failure {
     pub(crate) fn unavailable(why: impl ToString) -> Self {
         Self::Unavailable(why.to_string())

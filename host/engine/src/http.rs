@@ -64,7 +64,7 @@ impl HttpDriver {
 
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Failure> {
         let mut url = self.base.clone();
-        url.set_path(path);
+        url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         let what = format!("{method} {url}");
         let mut request = self.client.request(method, url);
         if let Some(body) = body {

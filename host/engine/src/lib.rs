@@ -6,6 +6,8 @@
 //! Whoever wants something of an engine holds its [`Desk`]: the driver works on a thread of its
 //! own, calls have a deadline, and a driver that hangs or panics costs its callers an error.
 //!
+//! Drivers in Rust need none of that but the trait ([`export_driver`], without default features).
+//!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use pointsman_engine::{Desk, Driver, HttpDialect, HttpDriver, Library, Limits};
@@ -22,15 +24,28 @@
 
 pub mod abi;
 
-mod desk;
 mod driver;
+mod export;
+
+pub use driver::{Driver, Failure, Kernel, Knob};
+pub use export::{Open, table};
+
+#[cfg(feature = "host")]
+mod desk;
+#[cfg(feature = "host")]
 mod http;
+#[cfg(feature = "host")]
 mod library;
+#[cfg(feature = "host")]
 mod null;
+#[cfg(feature = "host")]
 mod reference;
 
+#[cfg(feature = "host")]
 pub use desk::{Desk, Limits};
-pub use driver::{Driver, Failure, Kernel, Knob};
+#[cfg(feature = "host")]
 pub use http::{HttpDialect, HttpDriver};
+#[cfg(feature = "host")]
 pub use library::{Library, LoadError};
+#[cfg(feature = "host")]
 pub use null::NullDriver;

@@ -84,8 +84,8 @@ pub enum LoadError {
 pub struct Library {
     table: Functions,
     path: Arc<Path>,
-    /// Last: the table is in there.
-    _library: Arc<libloading::Library>,
+    /// Last: the table is in there. None: linked in.
+    _library: Option<Arc<libloading::Library>>,
 }
 
 /// The table, with what every driver has.
@@ -132,7 +132,20 @@ impl Library {
         Ok(Self {
             table: Functions::of(&table, path)?,
             path: path.into(),
-            _library: Arc::new(library),
+            _library: Some(Arc::new(library)),
+        })
+    }
+
+    /// A driver that is linked in; `name` is for people.
+    ///
+    /// # Errors
+    /// It is no driver for this host.
+    pub fn linked(table: &'static abi::Table, name: &str) -> Result<Self, LoadError> {
+        let path = Path::new(name);
+        Ok(Self {
+            table: Functions::of(&read(table, path)?, path)?,
+            path: path.into(),
+            _library: None,
         })
     }
 

@@ -106,6 +106,8 @@ pub struct Prepared {
     pub(crate) config: String,
     pub(crate) limits: Limits,
     pub(crate) wants: Wants,
+    /// between two ticks, 0 = the host's choice; none: it wants none
+    pub(crate) tick_ms: Option<u32>,
     schema: String,
 }
 
@@ -189,6 +191,7 @@ impl Compiled {
             config: config.to_owned(),
             limits,
             wants: Wants::default(),
+            tick_ms: None,
             schema: String::new(),
         };
         // Numbers that it may count while it is tried are thrown away.
@@ -204,6 +207,7 @@ impl Compiled {
             reasons: description.reasons,
             keys: convert::keys(description.keys),
         };
+        prepared.tick_ms = convert::ticks(description.wants, description.tick_ms);
         prepared.wants = convert::wants(description.wants);
         prepared.schema = description.config_schema;
         Ok(prepared)

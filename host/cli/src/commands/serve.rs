@@ -3,12 +3,13 @@
 use super::{print_json, stop_signal};
 use crate::admin::{self, Admin, Folders, Swapper, Token, Watch};
 use crate::config::Config;
+use crate::engines::Driven;
 use crate::native;
 use crate::policies::{Named, candidate};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock};
-use pointsman_runtime::{CodeCache, Engine, Protection, Slot};
+use pointsman_runtime::{CodeCache, Control, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
 use std::path::PathBuf;
@@ -32,6 +33,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     }
     let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
     let deciding = Deciding::new(&config, &core)?;
+    let engines = Arc::new(Driven::start(&config, core.clone())?);
     let token = token(&config)?;
     let settings = config.settings(nonce());
     let admin = Admin {
@@ -60,6 +62,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     if let Some(watch) = deciding.watch {
         runtime.spawn(watch.run());
     }
+    let control = deciding.slot.map(|slot| Control::start(slot, engines));
+    let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -90,6 +94,8 @@ struct Deciding {
     swapper: Option<Arc<Swapper>>,
     /// where the policy is a file
     watch: Option<Watch>,
+    /// none: a baseline, which gets no ticks
+    slot: Option<Arc<Slot>>,
 }
 
 impl Deciding {
@@ -99,6 +105,7 @@ impl Deciding {
                 source: native::source(&config.policy.r#use)?,
                 swapper: None,
                 watch: None,
+                slot: None,
             });
         }
         let policy = Named::parse(&config.policy.r#use, &config.base)?;
@@ -122,9 +129,10 @@ impl Deciding {
             }),
         };
         Ok(Deciding {
-            source: slot,
+            source: slot.clone(),
             swapper: Some(swapper),
             watch,
+            slot: Some(slot),
         })
     }
 }
