@@ -38,8 +38,8 @@ static bool is(pointsman_bytes name, const char *word) {
 
 static pointsman_bytes bytes(const char *word) { return (pointsman_bytes){word, strlen(word)}; }
 
-/* Fails with words for people. */
-static int32_t fail(int32_t code, pointsman_message *message, const char *words) {
+/* A code, with words for people. */
+static int32_t say(int32_t code, pointsman_message *message, const char *words) {
   if (message != NULL) {
     size_t length = strlen(words);
     message->length = length < message->capacity ? length : message->capacity;
@@ -52,15 +52,15 @@ static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, point
   /* A real driver takes a JSON parser; this one knows {"ranks": N} and {}. */
   unsigned ranks = 1;
   char text[64];
-  if (config.length >= sizeof text) return fail(POINTSMAN_INVALID, message, "config: wanted less than 64 bytes");
+  if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 64 bytes");
   memcpy(text, config.data, config.length);
   text[config.length] = '\0';
   if (strcmp(text, "{}") != 0 && sscanf(text, " { \"ranks\" : %u }", &ranks) != 1)
-    return fail(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N} or {}");
-  if (ranks < 1 || ranks > MAX_RANKS) return fail(POINTSMAN_INVALID, message, "ranks: wanted 1 to 64");
+    return say(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N} or {}");
+  if (ranks < 1 || ranks > MAX_RANKS) return say(POINTSMAN_INVALID, message, "ranks: wanted 1 to 64");
 
   pointsman_engine *engine = calloc(1, sizeof *engine);
-  if (engine == NULL) return fail(POINTSMAN_UNAVAILABLE, message, "no memory");
+  if (engine == NULL) return say(POINTSMAN_UNAVAILABLE, message, "no memory");
   engine->ranks = ranks;
   for (uint32_t rank = 0; rank < ranks; rank++)
     for (int i = 0; i < KNOBS; i++) engine->knobs[rank][i] = SETTINGS[i].initial;
@@ -111,7 +111,7 @@ static int32_t knob_set(pointsman_engine *engine, uint32_t rank, pointsman_bytes
     char words[128];
     snprintf(words, sizeof words, "%s: wanted %lld to %lld, found %lld", SETTINGS[knob].name,
              (long long)SETTINGS[knob].low, (long long)SETTINGS[knob].high, (long long)value);
-    return fail(POINTSMAN_INVALID, message, words);
+    return say(POINTSMAN_INVALID, message, words);
   }
   for (uint32_t r = all ? 0 : rank; r < (all ? engine->ranks : rank + 1); r++)
     engine->knobs[r][knob] = value;
@@ -127,16 +127,16 @@ static int32_t stat(pointsman_engine *engine, uint32_t rank, pointsman_bytes nam
 }
 
 static int32_t profile_start(pointsman_engine *engine, pointsman_message *message) {
-  if (engine->profiling) return fail(POINTSMAN_UNAVAILABLE, message, "a window is open already");
+  if (engine->profiling) return say(POINTSMAN_UNAVAILABLE, message, "a window is open already");
   engine->profiling = true;
   return POINTSMAN_OK;
 }
 
 static int32_t profile_stop(pointsman_engine *engine, pointsman_message *message) {
-  if (!engine->profiling) return fail(POINTSMAN_UNAVAILABLE, message, "no window is open");
+  if (!engine->profiling) return say(POINTSMAN_UNAVAILABLE, message, "no window is open");
   engine->profiling = false;
   engine->windows += 1;
-  return POINTSMAN_OK;
+  return say(POINTSMAN_OK, message, "/traces/example.json");
 }
 
 static int32_t kernels(pointsman_engine *engine, uint32_t rank, pointsman_bytes operation,
@@ -158,7 +158,7 @@ static int32_t kernel_choose(pointsman_engine *engine, uint32_t rank, pointsman_
   for (uint32_t i = 0; i < KERNELS; i++) {
     if (!is(name, VARIANTS[i].name)) continue;
     if (low_m < VARIANTS[i].low_m || high_m > VARIANTS[i].high_m || low_m > high_m)
-      return fail(POINTSMAN_INVALID, message, "rows outside of what this kernel computes");
+      return say(POINTSMAN_INVALID, message, "rows outside of what this kernel computes");
     for (uint32_t r = all ? 0 : rank; r < (all ? engine->ranks : rank + 1); r++) engine->chosen[r] = i;
     return POINTSMAN_OK;
   }

@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use pointsman_tests::{Engine, Host, Process, policy};
 use serde_json::{Value, json};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ const GRANT_A: &str = "[[grant]]\npolicy = \"decode-protect\"\nengines = [\"a\"]
 /// The engine's settings.
 async fn settings(engine: &Engine) -> Result<Value> {
     let info = reqwest::get(format!("{}/server_info", engine.url)).await?;
-    Ok(info.error_for_status()?.json::<Value>().await?["server_args"].clone())
+    let info: Value = info.error_for_status()?.json().await?;
+    Ok(info["server_args"].clone())
 }
 
 fn is_protected(settings: &Value) -> bool {
@@ -145,54 +147,23 @@ async fn an_engine_that_hangs_stalls_no_request_and_the_others_are_driven() -> R
 async fn a_driver_in_c_is_told_which_engine_it_drives() -> Result<()> {
     let a = Engine::start("a", 1).await?;
     let folder = tempfile::tempdir()?;
-    let source = folder.path().join("driver.c");
-    // Refuses to open unless it gets name and url, and says so in a file when it is set.
-    std::fs::write(
-        &source,
-        format!(
-            r#"#include "pointsman_engine.h"
-#include <stdio.h>
-#include <string.h>
-static int64_t interval;
-static int e;
-static int32_t open_(pointsman_bytes c, pointsman_engine **out, pointsman_message *m) {{
-  (void)m; *out = (void *)&e;
-  return memmem(c.data, c.length, "\"name\":\"a\"", 10) && memmem(c.data, c.length, "{url}", {length})
-    && memmem(c.data, c.length, "\"mine\":3", 8) ? POINTSMAN_OK : POINTSMAN_INVALID;
-}}
-static void close_(pointsman_engine *x) {{ (void)x; }}
-static int32_t ranks(pointsman_engine *x, uint32_t *n, pointsman_message *m) {{ (void)x; (void)m; *n = 1; return 0; }}
-static int32_t knobs(pointsman_engine *x, uint32_t r, pointsman_knob *k, size_t cap, size_t *n, pointsman_message *m) {{
-  (void)x; (void)r; (void)cap; (void)m; *n = 1;
-  k[0] = (pointsman_knob){{{{"prefill_decode_interval", 23}}, {{"ticks", 5}}, 0, 100, interval}}; return 0;
-}}
-static int32_t get(pointsman_engine *x, uint32_t r, pointsman_bytes s, int64_t *v, pointsman_message *m) {{
-  (void)x; (void)r; (void)s; (void)m; *v = interval; return 0;
-}}
-static int32_t set(pointsman_engine *x, uint32_t r, pointsman_bytes s, int64_t v, pointsman_message *m) {{
-  (void)x; (void)r; (void)s; (void)m; interval = v;
-  FILE *f = fopen("{said}", "w"); fprintf(f, "%lld", (long long)v); fclose(f); return rename("{said}", "{done}");
-}}
-static int32_t stat_(pointsman_engine *x, uint32_t r, pointsman_bytes s, double *v, pointsman_message *m) {{
-  (void)x; (void)r; (void)s; (void)v; (void)m; return POINTSMAN_UNKNOWN;
-}}
-const pointsman_engine_v1_table *pointsman_engine_v1(void) {{
-  static const pointsman_engine_v1_table t = {{sizeof t, 1, 0, open_, close_, ranks, knobs, get, set, stat_, 0, 0, 0, 0}};
-  return &t;
-}}
-"#,
-            url = a.url,
-            length = a.url.len(),
-            said = folder.path().join("saying").display(),
-            done = folder.path().join("said").display(),
-        ),
-    )?;
     let library = folder.path().join("driver.so");
+    let root = pointsman_tests::root();
     let built = Command::new("cc")
-        .args(["-std=c11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-I"])
-        .arg(pointsman_tests::root().join("host/engine/include"))
+        .args([
+            "-std=c11",
+            "-D_GNU_SOURCE",
+            "-Wall",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-I",
+        ])
+        .arg(root.join("host/engine/include"))
+        .arg(format!("-DURL=\"{}\"", a.url))
+        .arg(format!("-DFOLDER=\"{}\"", folder.path().display()))
         .arg("-o")
-        .args([&library, &source])
+        .args([&library, &root.join("tests/drivers/told.c")])
         .output()?;
     ensure!(
         built.status.success(),
@@ -214,6 +185,95 @@ const pointsman_engine_v1_table *pointsman_engine_v1(void) {{
         .await
         .context("it is not set")?;
     assert_eq!(std::fs::read_to_string(said)?, "10");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_profiling_window_on_the_engines_of_a_role_ends_by_itself_and_leaves_its_trace()
+-> Result<()> {
+    let (a, p) = (Engine::start("a", 1).await?, Engine::start("p", 2).await?);
+    let folder = tempfile::tempdir()?;
+    let token = folder.path().join("token");
+    std::fs::write(&token, "a-token-for-operators-of-this-test")?;
+    std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600))?;
+    let prefill = format!(
+        "[[pool]]\nname = \"more\"\nrole = \"prefill\"\n\
+         endpoints = [{{ name = \"p\", url = {:?}, ranks = 2 }}]\n{REFERENCE}",
+        p.url
+    );
+    let text = config(&[&a], REFERENCE, &prefill)
+        .replace("[policy]", &format!("token_file = {token:?}\n[policy]"));
+    let host = Host::start_config(&text).await?;
+    let client = reqwest::Client::new();
+    let ask = async |post: bool, path: &str, body: Value| {
+        let url = format!("{}/api/v1/profile{path}", host.admin);
+        let request = if post {
+            client.post(url).json(&body)
+        } else {
+            client.get(url)
+        };
+        let answer = request
+            .bearer_auth("a-token-for-operators-of-this-test")
+            .send()
+            .await?;
+        let status = answer.status().as_u16();
+        anyhow::Ok((status, answer.json::<Value>().await?))
+    };
+    let names = |said: &Value| -> Vec<String> {
+        let engines = said["engines"].as_array().cloned().unwrap_or_default();
+        engines
+            .iter()
+            .map(|e| format!("{}:{}:{}", e["engine"], e["role"], e["open"]))
+            .collect()
+    };
+    let window = json!({ "roles": ["prefill"], "duration_ms": 30 });
+    let (status, started) = ask(true, "/start", window).await?;
+    assert_eq!(
+        (status, names(&started)),
+        (200, vec!["\"p\":\"prefill\":true".to_owned()])
+    );
+    let over = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            look.tick().await;
+            let (_, now) = ask(false, "", Value::Null).await?;
+            if now["engines"][1]["open"] == false {
+                return anyhow::Ok(now);
+            }
+        }
+    };
+    let now = tokio::time::timeout(AT_LAST, over)
+        .await
+        .context("it does not end")??;
+    let trace = now["engines"][1]["profile"].as_str().context("no trace")?;
+    let trace: Value = serde_json::from_str(trace)?;
+    assert_eq!(trace["ranks"].as_array().map(Vec::len), Some(2));
+    assert_eq!(now["engines"][0]["profile"], Value::Null, "a had no window");
+
+    // By hand, on all; one is open on p already, and a starts all the same.
+    ask(true, "/start", json!({ "roles": ["prefill"] })).await?;
+    let (_, started) = ask(true, "/start", json!({})).await?;
+    assert_eq!(started["engines"][0]["open"], true);
+    let why = started["engines"][1]["error"]
+        .as_str()
+        .context("no error")?;
+    ensure!(why.contains("open already"), "{why}");
+    let (_, stopped) = ask(true, "/stop", json!({})).await?;
+    for engine in stopped["engines"].as_array().context("engines")? {
+        ensure!(
+            engine["profile"]
+                .as_str()
+                .is_some_and(|p| p.contains("duration_ms")),
+            "{engine}"
+        );
+    }
+    for (body, wanted) in [
+        (json!({ "roles": ["decode"] }), 404),
+        (json!({ "duration_ms": 0 }), 400),
+        (json!({ "minutes": 1 }), 400),
+    ] {
+        assert_eq!(ask(true, "/start", body.clone()).await?.0, wanted, "{body}");
+    }
     Ok(())
 }
 
@@ -271,13 +331,8 @@ async fn drivers_and_grants_that_cannot_be_are_refused_by_check_with_their_key()
         let text = config(&[&a], driver, grant);
         let file = tempfile::NamedTempFile::new()?;
         std::fs::write(file.path(), text)?;
-        let command = if wanted.contains("load") {
-            "serve"
-        } else {
-            "check"
-        };
         let output = Command::new(pointsman_tests::pointsman())
-            .args([command, "--config"])
+            .args(["check", "--config"])
             .arg(file.path())
             .output()?;
         let error = String::from_utf8_lossy(&output.stderr);

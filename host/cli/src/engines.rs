@@ -19,6 +19,14 @@ pub struct Driven {
     grants: BTreeMap<String, BTreeSet<String>>,
 }
 
+impl std::fmt::Debug for Driven {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driven")
+            .field("grants", &self.grants)
+            .finish_non_exhaustive()
+    }
+}
+
 impl Driven {
     /// Starts the drivers that the configuration names; nothing is sent to an engine yet.
     pub fn start(config: &Config, core: Arc<Core>) -> Result<Driven> {
@@ -48,6 +56,14 @@ impl Driven {
             desks,
             grants,
         })
+    }
+
+    /// The engines of these roles that have a driver: name, role, desk. For operators, who need no
+    /// grant.
+    pub fn of(&self, who: &[Phase]) -> impl Iterator<Item = (&str, Phase, &Desk)> {
+        let all = self.desks.iter();
+        let those = all.filter(move |(_, (phase, _))| who.contains(phase));
+        those.map(|(name, (phase, desk))| (name.as_str(), *phase, desk))
     }
 
     /// The desk of a target that this policy is granted, and which of its ranks it is.
@@ -95,7 +111,8 @@ impl Driven {
     }
 }
 
-const EVERY: [Phase; 3] = [Phase::Serve, Phase::Prefill, Phase::Decode];
+/// All roles.
+pub const EVERY: [Phase; 3] = [Phase::Serve, Phase::Prefill, Phase::Decode];
 
 impl Engines for Driven {
     fn knobs(&self, policy: &str, at: Target) -> Result<Vec<Knob>, Failure> {
@@ -139,7 +156,7 @@ impl Engines for Driven {
     }
 
     fn profile_stop(&self, policy: &str, who: &[Phase]) -> Result<(), Failure> {
-        self.each(policy, who, Desk::profile_stop)
+        self.each(policy, who, |desk| desk.profile_stop().map(drop))
     }
 
     fn kernels(&self, policy: &str, at: Target, operation: &str) -> Result<Vec<Kernel>, Failure> {

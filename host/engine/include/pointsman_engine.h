@@ -115,6 +115,7 @@ typedef struct pointsman_engine_v1_table {
 
   /* A profiling window begins. The host ends it, also one with a duration. */
   int32_t (*profile_start)(pointsman_engine *engine, pointsman_message *message);
+  /* It ends. With POINTSMAN_OK, `message` may say where the trace is. */
   int32_t (*profile_stop)(pointsman_engine *engine, pointsman_message *message);
   /* As `knobs`, for the ways to compute `operation`. */
   int32_t (*kernels)(pointsman_engine *engine, uint32_t rank, pointsman_bytes operation,

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,16 @@ pub struct Desk {
     limits: Limits,
     /// When the call was handed in that the driver is in.
     busy_since: Arc<Mutex<Option<Instant>>>,
+    profile: Arc<Mutex<Profile>>,
+}
+
+/// The profiling window of an engine, and the one before it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Profile {
+    /// One is open.
+    pub open: bool,
+    /// What the driver said when the last one ended: where the trace is, or the trace itself.
+    pub last: Option<Result<String, Failure>>,
 }
 
 /// When it was handed in, and what to do.
@@ -53,12 +63,15 @@ impl Desk {
         let (jobs, receiver) = sync_channel(limits.queue.max(1));
         let busy_since = Arc::new(Mutex::new(None));
         let busy = busy_since.clone();
+        let profile = Arc::new(Mutex::new(Profile::default()));
+        let of_worker = profile.clone();
         let run = move || {
             let open = Box::new(move || open().map(|driver| Box::new(driver) as Box<dyn Driver>));
             Worker {
                 open,
                 driver: None,
                 window: None,
+                profile: of_worker,
             }
             .run(&receiver, &busy);
         };
@@ -73,6 +86,7 @@ impl Desk {
             jobs,
             limits,
             busy_since,
+            profile,
         }
     }
 
@@ -129,16 +143,26 @@ impl Desk {
             worker.driver()?.profile_start()?;
             let end = duration.map(|duration| Instant::now().checked_add(duration));
             worker.window = Some(end.flatten());
+            worker.profile().open = true;
             Ok(())
         })
     }
 
-    /// It ends.
+    /// It ends; what [`Profile::last`] says.
     ///
     /// # Errors
     /// See [`Desk::ranks`].
-    pub fn profile_stop(&self) -> Result<(), Failure> {
+    pub fn profile_stop(&self) -> Result<String, Failure> {
         self.call(Worker::profile_stop)
+    }
+
+    /// Whether a window is open, and what became of the last one; waits for nothing.
+    #[must_use]
+    pub fn profile(&self) -> Profile {
+        self.profile
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// See [`Driver::kernels`].
@@ -219,6 +243,7 @@ struct Worker {
     driver: Option<Box<dyn Driver>>,
     /// A profiling window is open; until then, or until it is stopped.
     window: Option<Option<Instant>>,
+    profile: Arc<Mutex<Profile>>,
 }
 
 impl Worker {
@@ -252,6 +277,12 @@ impl Worker {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(self))) {
             tracing::error!("an engine's driver panicked: {}", words(panic.as_ref()));
             self.window = None;
+            let panicked = Failure::unavailable("the driver panicked");
+            let mut profile = self.profile();
+            if std::mem::take(&mut profile.open) {
+                profile.last = Some(Err(panicked));
+            }
+            drop(profile);
             self.close();
         }
     }
@@ -271,9 +302,18 @@ impl Worker {
         Ok(&mut **self.driver.insert(driver))
     }
 
-    fn profile_stop(&mut self) -> Result<(), Failure> {
+    fn profile_stop(&mut self) -> Result<String, Failure> {
         self.window = None;
-        self.driver()?.profile_stop()
+        let said = self.driver().and_then(|driver| driver.profile_stop());
+        *self.profile() = Profile {
+            open: false,
+            last: Some(said.clone()),
+        };
+        said
+    }
+
+    fn profile(&self) -> MutexGuard<'_, Profile> {
+        self.profile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -73,8 +73,8 @@ pub trait Driver {
     fn profile_start(&mut self) -> Result<(), Failure> {
         Err(Failure::Unknown)
     }
-    /// It ends.
-    fn profile_stop(&mut self) -> Result<(), Failure> {
+    /// It ends; what there is to say of it: where the trace is, or the trace itself.
+    fn profile_stop(&mut self) -> Result<String, Failure> {
         Err(Failure::Unknown)
     }
     /// The ways to compute an operation.

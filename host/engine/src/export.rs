@@ -202,7 +202,9 @@ unsafe extern "C" fn profile_stop<D: Open>(
     message: *mut abi::Message,
 ) -> i32 {
     guard(message, || {
-        unsafe { handle::<D>(engine) }.driver.profile_stop()
+        let said = unsafe { handle::<D>(engine) }.driver.profile_stop()?;
+        put(message, &said);
+        Ok(())
     })
 }
 
@@ -286,17 +288,19 @@ fn guard(message: *mut abi::Message, call: impl FnOnce() -> Result<(), Failure>)
         Ok(()) => abi::OK,
         Err(Failure::Unknown) => abi::UNKNOWN,
         Err(failure) => {
-            let words = failure.to_string();
-            // SAFETY: null, or with room for `capacity` bytes.
-            if let Some(message) = unsafe { message.as_mut() } {
-                message.length = words.len().min(message.capacity);
-                unsafe {
-                    message
-                        .data
-                        .copy_from(words.as_ptr().cast(), message.length)
-                };
-            }
+            put(message, &failure.to_string());
             abi::UNAVAILABLE
+        }
+    }
+}
+
+/// What there is room for.
+fn put(message: *mut abi::Message, words: &str) {
+    // SAFETY: null, or with room for `capacity` bytes.
+    if let Some(message) = unsafe { message.as_mut() } {
+        message.length = words.len().min(message.capacity);
+        unsafe {
+            (message.data).copy_from(words.as_ptr().cast(), message.length);
         }
     }
 }

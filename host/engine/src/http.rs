@@ -11,6 +11,8 @@ use crate::reference;
 
 /// Of an answer, bytes; a page of metrics of 1,024 ranks fits.
 const ANSWER_BYTES: usize = 16 << 20;
+/// Of what an engine says of a profile, bytes: a place, most often.
+const PROFILE_BYTES: usize = 64 << 10;
 /// Of an engine's error that is passed on, characters.
 const ERROR_CHARS: usize = 300;
 
@@ -183,8 +185,10 @@ impl Driver for HttpDriver {
         self.call(Method::POST, "/start_profile", None).map(drop)
     }
 
-    fn profile_stop(&mut self) -> Result<(), Failure> {
-        self.call(Method::POST, "/stop_profile", None).map(drop)
+    fn profile_stop(&mut self) -> Result<String, Failure> {
+        let mut said = self.call(Method::POST, "/stop_profile", None)?;
+        said.truncate(PROFILE_BYTES);
+        Ok(String::from_utf8_lossy(&said).into_owned())
     }
 }
 

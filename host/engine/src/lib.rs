@@ -42,7 +42,7 @@ mod null;
 mod reference;
 
 #[cfg(feature = "host")]
-pub use desk::{Desk, Limits};
+pub use desk::{Desk, Limits, Profile};
 #[cfg(feature = "host")]
 pub use http::{HttpDialect, HttpDriver};
 #[cfg(feature = "host")]

@@ -298,9 +298,9 @@ impl Driver for Opened {
         check(|message| unsafe { start(self.engine, message) })
     }
 
-    fn profile_stop(&mut self) -> Result<(), Failure> {
+    fn profile_stop(&mut self) -> Result<String, Failure> {
         let stop = self.library.table.profile_stop.ok_or(Failure::Unknown)?;
-        check(|message| unsafe { stop(self.engine, message) })
+        said(|message| unsafe { stop(self.engine, message) })
     }
 
     fn kernels(&mut self, rank: u32, operation: &str) -> Result<Vec<Kernel>, Failure> {
@@ -399,8 +399,13 @@ fn bytes(text: &str) -> abi::Bytes {
     }
 }
 
-/// Makes a call with room for a message, and reads its code.
+/// Makes a call whose words count only where it fails.
 fn check(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<(), Failure> {
+    said(call).map(drop)
+}
+
+/// Makes a call with room for a message, and reads its code.
+fn said(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<String, Failure> {
     let mut text = [0u8; MESSAGE_BYTES];
     let mut message = abi::Message {
         data: text.as_mut_ptr().cast::<c_char>(),
@@ -412,7 +417,7 @@ fn check(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<(), Failure> {
     let text = text.get(..message.length).unwrap_or(&text);
     let text = String::from_utf8_lossy(text).into_owned();
     match code {
-        abi::OK => Ok(()),
+        abi::OK => Ok(text),
         abi::UNKNOWN => Err(Failure::Unknown),
         abi::UNAVAILABLE | abi::INVALID if !text.is_empty() => Err(Failure::Unavailable(text)),
         abi::UNAVAILABLE => Err(Failure::unavailable("the engine is not available")),

@@ -32,7 +32,7 @@ impl Driver for NullDriver {
         Ok(())
     }
 
-    fn profile_stop(&mut self) -> Result<(), Failure> {
-        Ok(())
+    fn profile_stop(&mut self) -> Result<String, Failure> {
+        Ok(String::new())
     }
 }

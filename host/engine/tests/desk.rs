@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use pointsman_engine::{Desk, Driver, Failure, Knob, Limits, NullDriver};
+use pointsman_engine::{Desk, Driver, Failure, Knob, Limits, NullDriver, Profile};
 
 const PATIENT: Limits = Limits {
     deadline: Duration::from_secs(60),
@@ -60,9 +60,9 @@ impl Driver for Scripted {
         Ok(())
     }
 
-    fn profile_stop(&mut self) -> Result<(), Failure> {
+    fn profile_stop(&mut self) -> Result<String, Failure> {
         self.log.send("stop".into()).unwrap();
-        Ok(())
+        Ok("/trace".into())
     }
 }
 
@@ -182,12 +182,33 @@ fn a_profiling_window_ends_by_itself_when_it_is_stopped_and_with_the_desk() {
     let next = || rig.log.recv().unwrap();
     assert_eq!([next(), next(), next()], ["open", "start", "stop"]);
     rig.desk.profile_start(Some(Duration::MAX)).unwrap();
-    rig.desk.profile_stop().unwrap();
+    let open = Profile {
+        open: true,
+        last: Some(Ok("/trace".into())),
+    };
+    assert_eq!(
+        rig.desk.profile(),
+        open,
+        "the one that ended by itself has left its trace"
+    );
+    assert_eq!(rig.desk.profile_stop(), Ok("/trace".into()));
+    assert!(!rig.desk.profile().open);
     assert_eq!([next(), next()], ["start", "stop"]);
+    rig.desk.profile_start(None).unwrap();
+    why(rig.desk.knob_get(0, "panic"));
+    let lost = Some(Err(Failure::Unavailable("the driver panicked".into())));
+    assert_eq!(
+        rig.desk.profile(),
+        Profile {
+            open: false,
+            last: lost
+        }
+    );
+    assert_eq!([next(), next(), next()], ["start", "panic", "close"]);
     rig.desk.profile_start(None).unwrap();
     drop(rig.desk);
     let rest: Vec<_> = rig.log.iter().collect();
-    assert_eq!(rest, ["start", "stop", "close"]);
+    assert_eq!(rest, ["open", "start", "stop", "close"]);
 }
 
 #[test]
@@ -195,7 +216,7 @@ fn the_null_driver_takes_profiling_windows_and_knows_nothing() {
     let desk = Desk::open(PATIENT, || Ok(NullDriver));
     assert_eq!((desk.ranks(), desk.knobs(0)), (Ok(1), Ok(Vec::new())));
     assert_eq!(desk.profile_start(None), Ok(()));
-    assert_eq!(desk.profile_stop(), Ok(()));
+    assert_eq!(desk.profile_stop(), Ok(String::new()));
     assert_eq!(desk.knob_set(None, "x", 1), Err(Failure::Unknown));
     assert_eq!(desk.kernels(0, "bmm"), Err(Failure::Unknown));
 }

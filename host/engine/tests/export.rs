@@ -59,6 +59,10 @@ impl Driver for Mine {
         name.parse().map_err(|_| Failure::Unknown)
     }
 
+    fn profile_stop(&mut self) -> Result<String, Failure> {
+        Ok("there".into())
+    }
+
     fn kernels(&mut self, _rank: u32, operation: &str) -> Result<Vec<Kernel>, Failure> {
         Ok(vec![Kernel {
             name: operation.into(),
@@ -116,6 +120,7 @@ fn what_is_said_on_one_side_is_heard_on_the_other() {
     assert_eq!(mine.knob_get(7, ""), Ok(i64::MIN));
     assert_eq!(mine.stat(0, "2.5"), Ok(2.5));
     assert_eq!(mine.profile_start(), Err(Failure::Unknown));
+    assert_eq!(mine.profile_stop(), Ok("there".into()));
     let kernel = mine.kernels(0, "bmm").unwrap().pop().unwrap();
     assert_eq!(
         (kernel.name.as_str(), kernel.chosen, kernel.nanoseconds),

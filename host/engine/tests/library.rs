@@ -114,7 +114,7 @@ fn the_example_in_c_is_driven_through_all_of_the_contract() {
         unavailable(desk.profile_start(None)),
         "a window is open already"
     );
-    desk.profile_stop().unwrap();
+    assert_eq!(desk.profile_stop(), Ok("/traces/example.json".into()));
     assert_eq!(desk.stat(0, "profile_windows"), Ok(1.0));
 
     let plain = Kernel {

@@ -7,6 +7,8 @@
 //! POST   policy/load  policy/swap              {"policy": NAME, "config": {…}, "sha256": "…"}, or the
 //!                                              .wasm as application/wasm, ?origin= &config= &sha256=
 //! POST   policy/rollback
+//! GET    profile                               profiling windows, and what the last ones left
+//! POST   profile/start  profile/stop           {"roles": ["prefill"], "duration_ms": N}, each optional
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -18,6 +20,7 @@
 
 mod compiler;
 mod policy;
+mod profile;
 mod refused;
 mod sessions;
 mod swapper;
@@ -31,6 +34,7 @@ pub use swapper::Swapper;
 pub use token::{Token, read as read_token};
 pub use watch::Watch;
 
+use crate::engines::Driven;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
@@ -45,6 +49,8 @@ pub struct Admin {
     pub core: Arc<Core>,
     /// none: a baseline decides, which cannot be replaced
     pub swapper: Option<Arc<Swapper>>,
+    /// those that have a driver
+    pub engines: Arc<Driven>,
     /// the route's name
     pub route: String,
     /// that the configuration names
@@ -72,6 +78,9 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/policy/load", post(policy::load))
         .route("/policy/swap", post(policy::swap))
         .route("/policy/rollback", post(policy::rollback))
+        .route("/profile", get(profile::look))
+        .route("/profile/start", post(profile::start))
+        .route("/profile/stop", post(profile::stop))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))
@@ -87,6 +96,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, targets and bindings are, under /api/v1",
+        "policy, policies, profile, targets and bindings are, under /api/v1",
     )
 }

@@ -31,7 +31,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
+    let core = core(&config);
     let deciding = Deciding::new(&config, &core)?;
     let engines = Arc::new(Driven::start(&config, core.clone())?);
     let token = token(&config)?;
@@ -39,6 +39,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let admin = Admin {
         core: core.clone(),
         swapper: deciding.swapper.clone(),
+        engines: engines.clone(),
         route: settings.route.clone(),
         models: config.models(),
     };
@@ -70,9 +71,13 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 
 /// The configured policy, as it would decide.
 pub fn policy(config: &Config) -> Result<Policy> {
-    let core = Core::new(config.table(), Arc::new(SystemClock::start()));
-    let (policy, _) = Deciding::new(config, &Arc::new(core))?.source.router();
+    let (policy, _) = Deciding::new(config, &core(config))?.source.router();
     Ok(policy)
+}
+
+/// The state of a host that has just started.
+pub fn core(config: &Config) -> Arc<Core> {
+    Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())))
 }
 
 /// The token of the admin API; none: it is off.
