@@ -35,7 +35,7 @@ const GRANT_A: &str = "[[grant]]\npolicy = \"decode-protect\"\nengines = [\"a\"]
 async fn settings(engine: &Engine) -> Result<Value> {
     let info = reqwest::get(format!("{}/server_info", engine.url)).await?;
     let info: Value = info.error_for_status()?.json().await?;
-    Ok(info["server_args"].clone())
+    info.get("server_args").cloned().context("server_args")
 }
 
 fn is_protected(settings: &Value) -> bool {
