@@ -39,7 +39,7 @@ build: policies
 ## The four policies as WebAssembly; sets up a toolchain for it if there is none
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
-	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests
+	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests tests/driving-guest
 
 ## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)
 bench: build
