@@ -1,7 +1,7 @@
 # Two commands do all set-up on a fresh machine: `make demo` and `make test`.
 
 CARGO ?= cargo
-POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
+POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin plugins/decode-protect
 GUESTS := $(wildcard tests/guests/*)
 ADAPTER := $(wildcard plugins/envoy-adapter)
 POINTSMAN := target/release/pointsman
@@ -41,7 +41,7 @@ build: policies
 ## The four policies and the Envoy adapter as WebAssembly; sets up a toolchain for it if there is none
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
-	$(CARGO) run --release --quiet --package pointsman-build -- --any-world --out target/guests $(GUESTS)
+	$(CARGO) run --release --quiet --package pointsman-build -- --any-world --out target/guests $(GUESTS) tests/driving-guest
 	$(if $(ADAPTER),$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies $(ADAPTER))
 	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
 

@@ -14,6 +14,7 @@ use crate::config::EngineConfig;
 use crate::engine::{Engine, Generation};
 use crate::fault::{Fault, FaultMode, FaultSwitch};
 use crate::openai::{Answer, Api, ApiError, Call, ModelList};
+use crate::profile::Profiler;
 use crate::settings::{Changes, ServerInfo};
 use crate::stats::EngineStats;
 use crate::stream::{AfterFirst, Cut, EngineBody, Tear, TokenStream};
@@ -34,6 +35,7 @@ pub(crate) struct App {
     name: HeaderValue,
     engine: Arc<Engine>,
     faults: FaultSwitch,
+    profiler: Profiler,
 }
 
 /// `Err`: the connection is closed without an answer.
@@ -49,6 +51,8 @@ enum Endpoint {
     Stats,
     ServerInfo,
     SetInternalState,
+    StartProfile,
+    StopProfile,
     Reset,
     Fault,
 }
@@ -64,6 +68,8 @@ impl Endpoint {
             "/stats" => (Method::GET, Self::Stats),
             "/server_info" | "/get_server_info" => (Method::GET, Self::ServerInfo),
             "/set_internal_state" => (Method::POST, Self::SetInternalState),
+            "/start_profile" => (Method::POST, Self::StartProfile),
+            "/stop_profile" => (Method::POST, Self::StopProfile),
             "/reset" => (Method::POST, Self::Reset),
             "/fault" => (Method::POST, Self::Fault),
             _ => return None,
@@ -78,6 +84,7 @@ impl App {
             name,
             engine,
             faults: FaultSwitch::default(),
+            profiler: Profiler::default(),
         }
     }
 
@@ -141,6 +148,20 @@ impl App {
                     &serde_json::json!({ "updated": true, "server_args": server_args }),
                 ))
             }
+            Endpoint::StartProfile => {
+                if !self.profiler.start(self.engine.stats()) {
+                    let message = "a profiling window is open already: POST /stop_profile";
+                    return Err(ApiError::new(StatusCode::BAD_REQUEST, message).into());
+                }
+                Ok(json(&serde_json::json!({ "profiling": true })))
+            }
+            Endpoint::StopProfile => match self.profiler.stop(&self.engine.stats()) {
+                Some(profile) => Ok(json(&profile)),
+                None => {
+                    let message = "no profiling window is open: POST /start_profile";
+                    Err(ApiError::new(StatusCode::BAD_REQUEST, message).into())
+                }
+            },
             Endpoint::Reset => {
                 self.engine.reset().await;
                 Ok(json(&self.stats()))

@@ -27,7 +27,8 @@
 //!
 //! Endpoints: `POST /v1/chat/completions`, `POST /v1/completions`, `GET /v1/models`,
 //! `GET /health`, `GET /metrics`. As SGLang has them: `GET /server_info` (settings, and each rank's
-//! state), `POST /set_internal_state` (changes settings of the scheduler). Of this engine only:
+//! state), `POST /set_internal_state` (changes settings of the scheduler), `POST /start_profile` and
+//! `POST /stop_profile` (which answers with what each rank did in between). Of this engine only:
 //! `GET /stats` (the figures of `/metrics` as JSON), `POST /reset` (empties caches and counters),
 //! `POST /fault` (misbehave on purpose, see [`Fault`]).
 
@@ -50,6 +51,7 @@ mod gate;
 mod http;
 mod openai;
 mod pacer;
+mod profile;
 mod rank;
 mod server;
 mod settings;

@@ -1,7 +1,8 @@
 //! Between the contract's generated types and the plain ones of core: one place, field by field.
 
 use crate::bindings::exports::pointsman::policy::policy as wp;
-use crate::bindings::pointsman::policy::{fleet as wf, types as wt};
+use crate::bindings::pointsman::policy::{engine as we, fleet as wf, types as wt};
+use crate::driving;
 use pointsman_core as core;
 
 pub(crate) fn request(r: &core::Request) -> wt::Request {
@@ -156,4 +157,48 @@ pub(crate) fn event(e: core::Event) -> wp::Event {
             total_ms: u.total_ms,
         }),
     }
+}
+
+/// The interval of the ticks that it wants; 0: it does not say.
+pub(crate) fn ticks(w: wp::Wants, tick_ms: Option<u32>) -> Option<u32> {
+    w.contains(wp::Wants::TICK).then(|| tick_ms.unwrap_or(0))
+}
+
+pub(crate) fn failure(f: driving::Failure) -> we::Failure {
+    match f {
+        driving::Failure::Denied => we::Failure::Denied,
+        driving::Failure::Unknown => we::Failure::Unknown,
+        driving::Failure::Unavailable(why) => we::Failure::Unavailable(why),
+    }
+}
+
+pub(crate) fn knob(k: driving::Knob) -> we::Knob {
+    we::Knob {
+        name: k.name,
+        unit: k.unit,
+        low: k.low,
+        high: k.high,
+        value: k.value,
+    }
+}
+
+pub(crate) fn kernel(k: driving::Kernel) -> we::Kernel {
+    we::Kernel {
+        name: k.name,
+        low_m: k.low_m,
+        high_m: k.high_m,
+        ranks: k.ranks,
+        chosen: k.chosen,
+        nanoseconds: k.nanoseconds,
+    }
+}
+
+pub(crate) fn roles(r: we::Roles) -> Vec<core::Phase> {
+    let all = [
+        (we::Roles::SERVE, core::Phase::Serve),
+        (we::Roles::PREFILL, core::Phase::Prefill),
+        (we::Roles::DECODE, core::Phase::Decode),
+    ];
+    let those = all.into_iter().filter(|(role, _)| r.contains(*role));
+    those.map(|(_, phase)| phase).collect()
 }

@@ -3,10 +3,12 @@
 use crate::bindings::pointsman::policy::{affinity, engine, facts, fleet, log, state, types};
 use crate::budget::LogBudget;
 use crate::convert;
+use crate::driving::Engines;
 use pointsman_core::{Ask, Cells};
 use send_wrapper::SendWrapper;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use wasmtime::ResourceLimiter;
 
 /// Log lines of one call; more are dropped.
@@ -22,6 +24,8 @@ pub(crate) struct State {
     /// The question before the policy; none while it is configured, and between two questions: an
     /// instance may come up on one thread and answer on another.
     pub(crate) ask: Option<SendWrapper<Rc<Ask>>>,
+    /// The engines, while a tick runs: whatever else it is called for, it may not drive them.
+    pub(crate) engines: Option<Arc<dyn Engines>>,
     pub(crate) memory: MemoryLimit,
     log: Arc<LogBudget>,
     log_lines: u32,
@@ -38,6 +42,7 @@ impl State {
             policy: policy.to_owned(),
             cells,
             ask: None,
+            engines: None,
             memory: MemoryLimit {
                 bytes: memory_limit,
                 exceeded: false,
@@ -198,57 +203,205 @@ impl log::Host for State {
     }
 }
 
-/// No policy is granted an engine yet: the drivers behind this interface are a part of their own.
+impl State {
+    /// What may be driven now: only while a tick runs.
+    fn driven(&self) -> Result<(&str, &dyn Engines), engine::Failure> {
+        match &self.engines {
+            Some(engines) => Ok((&self.policy, engines.as_ref())),
+            None => Err(engine::Failure::Denied),
+        }
+    }
+}
+
 impl engine::Host for State {
-    fn knobs(&mut self, _at: u32) -> Result<Vec<engine::Knob>, engine::Failure> {
-        Err(engine::Failure::Denied)
+    fn knobs(&mut self, at: u32) -> Result<Vec<engine::Knob>, engine::Failure> {
+        let (policy, engines) = self.driven()?;
+        let knobs = engines.knobs(policy, at).map_err(convert::failure)?;
+        Ok(knobs.into_iter().map(convert::knob).collect())
     }
 
-    fn knob_get(&mut self, _at: u32, _name: String) -> Result<i64, engine::Failure> {
-        Err(engine::Failure::Denied)
+    fn knob_get(&mut self, at: u32, name: String) -> Result<i64, engine::Failure> {
+        let (policy, engines) = self.driven()?;
+        let value = engines.knob_get(policy, at, &name);
+        value.map_err(convert::failure)
     }
 
     fn knob_set(
         &mut self,
-        _at: Option<u32>,
-        _name: String,
-        _value: i64,
+        at: Option<u32>,
+        name: String,
+        value: i64,
     ) -> Result<(), engine::Failure> {
-        Err(engine::Failure::Denied)
+        let (policy, engines) = self.driven()?;
+        let set = engines.knob_set(policy, at, &name, value);
+        set.map_err(convert::failure)
     }
 
-    fn stat(&mut self, _at: u32, _name: String) -> Result<f64, engine::Failure> {
-        Err(engine::Failure::Denied)
+    fn stat(&mut self, at: u32, name: String) -> Result<f64, engine::Failure> {
+        let (policy, engines) = self.driven()?;
+        let value = engines.stat(policy, at, &name);
+        value.map_err(convert::failure)
     }
 
     fn profile_start(
         &mut self,
-        _who: engine::Roles,
-        _duration_ms: u32,
+        who: engine::Roles,
+        duration_ms: u32,
     ) -> Result<(), engine::Failure> {
-        Err(engine::Failure::Denied)
+        let (policy, engines) = self.driven()?;
+        let duration = Some(Duration::from_millis(duration_ms.into())).filter(|d| !d.is_zero());
+        let started = engines.profile_start(policy, &convert::roles(who), duration);
+        started.map_err(convert::failure)
     }
 
-    fn profile_stop(&mut self, _who: engine::Roles) -> Result<(), engine::Failure> {
-        Err(engine::Failure::Denied)
+    fn profile_stop(&mut self, who: engine::Roles) -> Result<(), engine::Failure> {
+        let (policy, engines) = self.driven()?;
+        let stopped = engines.profile_stop(policy, &convert::roles(who));
+        stopped.map_err(convert::failure)
     }
 
     fn kernels(
         &mut self,
-        _at: u32,
-        _operation: String,
+        at: u32,
+        operation: String,
     ) -> Result<Vec<engine::Kernel>, engine::Failure> {
-        Err(engine::Failure::Denied)
+        let (policy, engines) = self.driven()?;
+        let kernels = engines.kernels(policy, at, &operation);
+        let kernels = kernels.map_err(convert::failure)?;
+        Ok(kernels.into_iter().map(convert::kernel).collect())
     }
 
     fn kernel_choose(
         &mut self,
-        _at: Option<u32>,
-        _operation: String,
-        _name: String,
-        _low_m: u32,
-        _high_m: u32,
+        at: Option<u32>,
+        operation: String,
+        name: String,
+        low_m: u32,
+        high_m: u32,
     ) -> Result<(), engine::Failure> {
-        Err(engine::Failure::Denied)
+        let (policy, engines) = self.driven()?;
+        let chosen = engines.kernel_choose(policy, at, &operation, &name, (low_m, high_m));
+        chosen.map_err(convert::failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driving;
+    use engine::Host as _;
+    use pointsman_core::{Phase, Target};
+
+    /// Says who called and what for, as an error.
+    struct Echo;
+
+    fn echo<T>(policy: &str, what: String) -> Result<T, driving::Failure> {
+        Err(driving::Failure::Unavailable(format!("{policy}: {what}")))
+    }
+
+    impl Engines for Echo {
+        fn knobs(&self, policy: &str, at: Target) -> Result<Vec<driving::Knob>, driving::Failure> {
+            echo(policy, format!("knobs {at}"))
+        }
+
+        fn knob_get(&self, policy: &str, at: Target, name: &str) -> Result<i64, driving::Failure> {
+            echo(policy, format!("get {at} {name}"))
+        }
+
+        fn knob_set(
+            &self,
+            policy: &str,
+            at: Option<Target>,
+            name: &str,
+            value: i64,
+        ) -> Result<(), driving::Failure> {
+            echo(policy, format!("set {at:?} {name} {value}"))
+        }
+
+        fn stat(&self, policy: &str, at: Target, name: &str) -> Result<f64, driving::Failure> {
+            echo(policy, format!("stat {at} {name}"))
+        }
+
+        fn profile_start(
+            &self,
+            policy: &str,
+            who: &[Phase],
+            duration: Option<Duration>,
+        ) -> Result<(), driving::Failure> {
+            echo(policy, format!("start {who:?} {duration:?}"))
+        }
+
+        fn profile_stop(&self, policy: &str, who: &[Phase]) -> Result<(), driving::Failure> {
+            echo(policy, format!("stop {who:?}"))
+        }
+
+        fn kernels(
+            &self,
+            policy: &str,
+            at: Target,
+            operation: &str,
+        ) -> Result<Vec<driving::Kernel>, driving::Failure> {
+            echo(policy, format!("kernels {at} {operation}"))
+        }
+
+        fn kernel_choose(
+            &self,
+            policy: &str,
+            at: Option<Target>,
+            operation: &str,
+            name: &str,
+            rows: (u32, u32),
+        ) -> Result<(), driving::Failure> {
+            echo(policy, format!("choose {at:?} {operation} {name} {rows:?}"))
+        }
+    }
+
+    /// Every call of the interface, as text.
+    fn calls(state: &mut State) -> Vec<String> {
+        let who = engine::Roles::PREFILL | engine::Roles::DECODE;
+        let name = || "n".to_owned();
+        let answers = [
+            state.knobs(1).err(),
+            state.knob_get(2, name()).err(),
+            state.knob_set(None, name(), -3).err(),
+            state.stat(4, name()).err(),
+            state.profile_start(who, 0).err(),
+            state.profile_start(who, 5).err(),
+            state.profile_stop(engine::Roles::SERVE).err(),
+            state.kernels(6, name()).err(),
+            state
+                .kernel_choose(Some(7), "op".to_owned(), name(), 8, 9)
+                .err(),
+        ];
+        let text = |failure: Option<engine::Failure>| match failure {
+            Some(engine::Failure::Denied) => "denied".to_owned(),
+            Some(engine::Failure::Unavailable(why)) => why,
+            other => format!("{other:?}"),
+        };
+        answers.into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn engines_may_be_driven_in_a_tick_and_are_denied_otherwise() {
+        let mut state = State::new(
+            "p",
+            Arc::new(Cells::default()),
+            1 << 20,
+            Arc::new(LogBudget::new()),
+        );
+        assert_eq!(calls(&mut state), ["denied"; 9]);
+        state.engines = Some(Arc::new(Echo));
+        let reached = [
+            "p: knobs 1",
+            "p: get 2 n",
+            "p: set None n -3",
+            "p: stat 4 n",
+            "p: start [Prefill, Decode] None",
+            "p: start [Prefill, Decode] Some(5ms)",
+            "p: stop [Serve]",
+            "p: kernels 6 n",
+            "p: choose Some(7) op n (8, 9)",
+        ];
+        assert_eq!(calls(&mut state), reached);
     }
 }

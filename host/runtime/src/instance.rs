@@ -1,8 +1,11 @@
 //! A policy's warm instance: one per worker thread.
 
 use crate::bindings::Router as Guest;
-use crate::bindings::exports::pointsman::policy::policy::{Description, Guest as Exports};
+use crate::bindings::exports::pointsman::policy::policy::{
+    Description, Event as WasmEvent, Guest as Exports,
+};
 use crate::convert;
+use crate::driving::Engines;
 use crate::engine::TICK_MS;
 use crate::host::State;
 use crate::load::Prepared;
@@ -14,6 +17,9 @@ use wasmtime::Store;
 
 /// Configuring happens off the request path and may take longer than a decision.
 const CONFIGURE_MS: u64 = 1000;
+
+/// A tick stands in nobody's way, and what it asks of engines takes its time.
+const TICK_LIMIT_MS: u64 = 5000;
 
 /// What a policy may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,6 +108,24 @@ impl Live {
         })
     }
 
+    fn tick(
+        &mut self,
+        now_ms: u64,
+        engines: &Arc<dyn Engines>,
+        limits: Limits,
+    ) -> Result<(), Failure> {
+        self.store.data_mut().engines = Some(engines.clone());
+        let limits = Limits {
+            time_ms: TICK_LIMIT_MS,
+            ..limits
+        };
+        let told = self.call(None, limits, |policy, store| {
+            policy.call_observe(store, WasmEvent::Tick(now_ms))
+        });
+        self.store.data_mut().engines = None;
+        told
+    }
+
     fn call<R>(
         &mut self,
         ask: Option<Rc<Ask>>,
@@ -161,6 +185,14 @@ impl Instance {
 }
 
 impl Instance {
+    /// Tells it that its interval is over; meanwhile it may drive these.
+    ///
+    /// # Errors
+    /// As with any call.
+    pub(crate) fn tick(&mut self, now_ms: u64, engines: &Arc<dyn Engines>) -> Result<(), Failure> {
+        self.live(|live, limits| live.tick(now_ms, engines, limits))
+    }
+
     /// Calls the warm instance; one that failed is thrown away.
     fn live<R>(
         &mut self,

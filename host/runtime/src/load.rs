@@ -117,6 +117,8 @@ pub struct Prepared {
     pub(crate) limits: Limits,
     pub(crate) wants: Wants,
     pub(crate) log: Arc<LogBudget>,
+    /// between two ticks, 0 = the host's choice; none: it wants none
+    pub(crate) tick_ms: Option<u32>,
     schema: String,
     /// instances that wait for a worker
     spares: Mutex<Vec<Live>>,
@@ -242,6 +244,7 @@ impl Compiled {
             limits,
             wants: Wants::default(),
             log: Arc::new(LogBudget::new()),
+            tick_ms: None,
             schema: String::new(),
             spares: Mutex::default(),
         };
@@ -255,6 +258,7 @@ impl Compiled {
             reasons: description.reasons,
             keys: convert::keys(description.keys),
         };
+        prepared.tick_ms = convert::ticks(description.wants, description.tick_ms);
         prepared.wants = convert::wants(description.wants);
         prepared.schema = description.config_schema;
         Ok(prepared)

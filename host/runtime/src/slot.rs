@@ -12,11 +12,12 @@ use crate::engine::Engine;
 use crate::instance::Instance;
 use crate::load::{LoadError, Prepared};
 use arc_swap::ArcSwap;
-use pointsman_core::{Ask, Core, Decision, Failure, Policy, Router, Source};
+use pointsman_core::{Ask, Cells, Core, Decision, Failure, Policy, Router, Source};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 
 /// Policies whose bans are remembered; the table is emptied beyond.
@@ -134,6 +135,8 @@ pub struct Slot {
     /// who will want an instance each
     workers: AtomicUsize,
     history: Mutex<History>,
+    /// the generation moved
+    changed: Condvar,
 }
 
 impl Slot {
@@ -161,6 +164,7 @@ impl Slot {
                 bans: HashMap::new(),
                 rollbacks: 0,
             }),
+            changed: Condvar::new(),
         }
     }
 
@@ -236,6 +240,39 @@ impl Slot {
         }
     }
 
+    /// The policy that decides, and its numbers; none: paused.
+    pub(crate) fn prepared(&self) -> Option<(Arc<Prepared>, Arc<Cells>)> {
+        let prepared = self.now.load().as_ref().clone()?;
+        let cells = self.core.cells(&prepared.policy().name);
+        Some((prepared, cells))
+    }
+
+    /// Of the core's clock.
+    pub(crate) fn now_ms(&self) -> u64 {
+        self.core.now_ms()
+    }
+
+    /// The generation, as soon as it is another one; no later than after `longest`.
+    pub(crate) fn wait(&self, generation: u64, longest: Duration) -> u64 {
+        let now = self.generation();
+        if now != generation || longest.is_zero() {
+            return now;
+        }
+        let history = self.history();
+        // It moves under this lock: not between this look and the wait.
+        if self.generation.load(Ordering::Acquire) == generation {
+            let waited = self.changed.wait_timeout(history, longest);
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+        self.generation()
+    }
+
+    /// Wakes who waits.
+    pub(crate) fn announce(&self) {
+        drop(self.history());
+        self.changed.notify_all();
+    }
+
     fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -246,6 +283,7 @@ impl Slot {
         history.paused_until_ms = None;
         self.resume_ms.store(0, Ordering::Relaxed);
         self.now.store(Arc::new(Some(history.now.prepared.clone())));
+        self.changed.notify_all();
         self.generation.fetch_add(1, Ordering::Release) + 1
     }
 
@@ -285,6 +323,7 @@ impl Slot {
                 self.now.store(Arc::new(None));
                 self.resume_ms.store(until_ms, Ordering::Relaxed);
                 self.generation.fetch_add(1, Ordering::Release);
+                self.changed.notify_all();
             }
         }
         tracing::error!("{}", history.last);

@@ -16,6 +16,8 @@
 //! POST   recorder/stop
 //! GET    config                                the running one: file, pools, what needs a restart
 //! POST   config/reload                         reads the file anew, as SIGHUP does
+//! GET    profile                               profiling windows, and what the last ones left
+//! POST   profile/start  profile/stop           {"roles": ["prefill"], "duration_ms": N}, each optional
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -28,6 +30,7 @@
 mod compiler;
 mod config;
 mod policy;
+mod profile;
 mod recorder;
 mod refused;
 mod reload;
@@ -46,6 +49,7 @@ pub use swapper::Swapper;
 pub use token::{Token, read as read_token};
 pub use watch::{Watch, follow};
 
+use crate::engines::Driven;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
@@ -66,6 +70,8 @@ pub struct Admin {
     pub recordings: Option<PathBuf>,
     /// none: a baseline decides, which cannot be replaced
     pub swapper: Option<Arc<Swapper>>,
+    /// those that have a driver
+    pub engines: Arc<Driven>,
     /// the route's name
     pub route: String,
     pub reload: Arc<Reload>,
@@ -102,6 +108,9 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/recorder/stop", post(recorder::stop))
         .route("/config", get(config::show))
         .route("/config/reload", post(config::reload))
+        .route("/profile", get(profile::look))
+        .route("/profile/start", post(profile::start))
+        .route("/profile/stop", post(profile::stop))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))
@@ -117,6 +126,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, recorder, config, targets and bindings are, under /api/v1",
+        "policy, policies, recorder, config, profile, targets and bindings are, under /api/v1",
     )
 }

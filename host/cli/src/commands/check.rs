@@ -2,6 +2,7 @@
 
 use super::{print_json, serve};
 use crate::config::Config;
+use crate::engines::Driven;
 use anyhow::Result;
 use serde_json::json;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
     config.settings(0).check()?;
     serve::token(&config)?;
+    Driven::start(&config, serve::core(&config))?;
     let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)

@@ -1,6 +1,7 @@
 //! `pointsman engine`: a reference engine in real time, and what belongs to it.
 
 mod delayer;
+mod driver;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
@@ -24,6 +25,8 @@ pub struct Args {
 enum Command {
     /// Play recorded ticks: prints `fire` or `hold` and the cause, a line a tick
     Delayer(delayer::Args),
+    /// Open an engine driver (a shared library), set knobs, and print what it says
+    Driver(driver::Args),
 }
 
 #[derive(clap::Args)]
@@ -67,6 +70,7 @@ enum Switch {
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Delayer(args)) => delayer::run(args, as_json),
+        Some(Command::Driver(args)) => driver::run(args, as_json),
         None => serve(&args.engine, as_json),
     }
 }

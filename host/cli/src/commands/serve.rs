@@ -3,13 +3,14 @@
 use super::{print_json, stop_signal};
 use crate::admin::{self, Admin, Folders, Reload, Shadows, Swapper, Token, Watch};
 use crate::config::Config;
+use crate::engines::Driven;
 use crate::native;
 use crate::policies::{Named, candidate};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock, Witnesses};
 use pointsman_recorder::Recorder;
-use pointsman_runtime::{CodeCache, Engine, Protection, Slot};
+use pointsman_runtime::{CodeCache, Control, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
 use std::path::PathBuf;
@@ -41,12 +42,13 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    let core = Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())));
+    let core = core(&config);
     let witnesses = Witnesses {
         recorder: Arc::new(Recorder::new(config.recorder.keep)),
         ..Witnesses::default()
     };
     let deciding = Deciding::new(&config, &core, &witnesses.recorder)?;
+    let engines = Arc::new(Driven::start(&config, core.clone())?);
     let token = token(&config)?;
     let settings = config.settings(nonce());
     let route = settings.route.clone();
@@ -70,6 +72,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         witnesses: witnesses.clone(),
         recordings,
         swapper: deciding.swapper,
+        engines: engines.clone(),
         route,
         reload: reload.clone(),
     };
@@ -86,6 +89,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     }
     runtime.spawn(admin::follow(reload.follows()));
     runtime.spawn(reload.on(hangups, "SIGHUP"));
+    let control = deciding.slot.map(|slot| Control::start(slot, engines));
+    let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     witnesses.recorder.stop();
     Ok(ExitCode::SUCCESS)
@@ -93,11 +98,15 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 
 /// The configured policy, as it would decide.
 pub fn policy(config: &Config) -> Result<Policy> {
-    let core = Core::new(config.table(), Arc::new(SystemClock::start()));
     let recorder = Arc::new(Recorder::new(0));
-    let deciding = Deciding::new(config, &Arc::new(core), &recorder)?;
+    let deciding = Deciding::new(config, &core(config), &recorder)?;
     let (policy, _) = deciding.source.router();
     Ok(policy)
+}
+
+/// The state of a host that has just started.
+pub fn core(config: &Config) -> Arc<Core> {
+    Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())))
 }
 
 /// The token of the admin API; none: it is off.
@@ -119,6 +128,8 @@ struct Deciding {
     swapper: Option<Arc<Swapper>>,
     /// where the policy is a file
     watch: Option<Watch>,
+    /// none: a baseline, which gets no ticks
+    slot: Option<Arc<Slot>>,
 }
 
 impl Deciding {
@@ -128,6 +139,7 @@ impl Deciding {
                 source: native::source(&config.policy.r#use)?,
                 swapper: None,
                 watch: None,
+                slot: None,
             });
         }
         let policy = Named::parse(&config.policy.r#use, &config.base)?;
@@ -156,9 +168,10 @@ impl Deciding {
             }),
         };
         Ok(Deciding {
-            source: slot,
+            source: slot.clone(),
             swapper: Some(swapper),
             watch,
+            slot: Some(slot),
         })
     }
 }

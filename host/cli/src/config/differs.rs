@@ -1,7 +1,7 @@
 //! What a reload does not change.
 
 use super::Config;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// What a reload makes true while requests flow.
 const RELOADED: [&str; 4] = ["pool", "policy.use", "policy.config", "policy.sha256"];
@@ -13,7 +13,21 @@ impl Config {
         let mut names = Vec::new();
         let value = |config: &Config| serde_json::to_value(config).unwrap_or_default();
         compare("", &value(self), &value(other), &mut names);
+        // Drivers are opened at the start, one for each engine of such a pool.
+        if self.driven() != other.driven() {
+            names.push("pool.driver".to_owned());
+        }
         names
+    }
+
+    fn driven(&self) -> Vec<Value> {
+        (self.pools.iter())
+            .filter(|pool| pool.driver.is_some())
+            .map(|pool| {
+                let engines = pool.endpoints.iter().map(|e| (&e.name, &e.url, e.ranks));
+                json!({ "driver": pool.driver, "engines": engines.collect::<Vec<_>>() })
+            })
+            .collect()
     }
 
     /// Whether the same policy is wanted, with the same configuration.
@@ -72,6 +86,16 @@ mod tests {
         assert_eq!(one.differs(&two), wanted);
         assert_eq!(two.differs(&one), wanted);
         assert!(!one.same_policy(&two));
+    }
+
+    #[test]
+    fn an_engine_more_where_engines_are_driven_needs_a_restart_too() {
+        let driven = format!("{POOL}driver = {{ kind = \"null\" }}\n");
+        let one = config(&driven);
+        assert_eq!(one.differs(&config(POOL)), ["pool.driver"]);
+        let two = config(&driven.replace("http://h", "http://other"));
+        assert_eq!(one.differs(&two), ["pool.driver"]);
+        assert_eq!(one.differs(&config(&driven)), [""; 0]);
     }
 
     #[test]

@@ -1,0 +1,116 @@
+//! A driver in Rust. The engine that it drives keeps its settings as files in a folder, one number
+//! in each; yours would speak to the engine's control socket instead.
+
+use std::fs;
+use std::path::PathBuf;
+
+use pointsman_engine::{Driver, Failure, Knob, Open, export_driver};
+
+/// One engine, of one rank.
+pub struct Folder(PathBuf);
+
+impl Open for Folder {
+    /// `config` is the folder, as a JSON string.
+    fn open(config: &str) -> Result<Self, Failure> {
+        let folder = PathBuf::from(config.trim().trim_matches('"'));
+        if folder.is_dir() {
+            Ok(Folder(folder))
+        } else {
+            Err(Failure::Unavailable(format!(
+                "config: wanted a folder, found {config}"
+            )))
+        }
+    }
+}
+
+impl Folder {
+    fn read(&self, name: &str) -> Result<i64, Failure> {
+        // A name is a name, not a path.
+        let file = self.0.join(name.replace(['/', '\\'], "_"));
+        let text = fs::read_to_string(file).map_err(|_| Failure::Unknown)?;
+        let wrong = |e| Failure::Unavailable(format!("{name}: {e}"));
+        text.trim().parse().map_err(wrong)
+    }
+}
+
+fn only(rank: u32) -> Result<(), Failure> {
+    if rank == 0 {
+        Ok(())
+    } else {
+        Err(Failure::Unknown)
+    }
+}
+
+impl Driver for Folder {
+    fn ranks(&mut self) -> Result<u32, Failure> {
+        Ok(1)
+    }
+
+    fn knobs(&mut self, rank: u32) -> Result<Vec<Knob>, Failure> {
+        only(rank)?;
+        let failed = |e: std::io::Error| Failure::Unavailable(e.to_string());
+        let mut knobs = Vec::new();
+        for entry in fs::read_dir(&self.0).map_err(failed)? {
+            let name = entry
+                .map_err(failed)?
+                .file_name()
+                .to_string_lossy()
+                .into_owned();
+            let value = self.read(&name)?;
+            let unit = String::new();
+            knobs.push(Knob {
+                name,
+                unit,
+                low: 0,
+                high: i64::MAX,
+                value,
+            });
+        }
+        knobs.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(knobs)
+    }
+
+    fn knob_get(&mut self, rank: u32, name: &str) -> Result<i64, Failure> {
+        only(rank)?;
+        self.read(name)
+    }
+
+    fn knob_set(&mut self, rank: Option<u32>, name: &str, value: i64) -> Result<(), Failure> {
+        only(rank.unwrap_or(0))?;
+        self.read(name)?;
+        if value < 0 {
+            return Err(Failure::Unavailable(format!(
+                "{name}: wanted at least 0, found {value}"
+            )));
+        }
+        let written = fs::write(self.0.join(name), value.to_string());
+        written.map_err(|e| Failure::Unavailable(e.to_string()))
+    }
+
+    fn stat(&mut self, rank: u32, name: &str) -> Result<f64, Failure> {
+        only(rank)?;
+        Ok(self.read(name)? as f64)
+    }
+}
+
+export_driver!(Folder);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_read_and_written_and_others_are_unknown() {
+        let folder = std::env::temp_dir().join(format!("engine-driver-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("max_queue_ms"), "5000\n").unwrap();
+        let mut engine = Folder::open(folder.to_str().unwrap()).unwrap();
+        assert_eq!(engine.knob_get(0, "max_queue_ms"), Ok(5000));
+        engine.knob_set(None, "max_queue_ms", 100).unwrap();
+        assert_eq!(engine.knobs(0).unwrap()[0].value, 100);
+        assert_eq!(engine.knob_get(1, "max_queue_ms"), Err(Failure::Unknown));
+        assert_eq!(engine.knob_set(None, "other", 1), Err(Failure::Unknown));
+        assert!(engine.knob_set(None, "max_queue_ms", -1).is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

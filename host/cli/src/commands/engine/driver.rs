@@ -1,0 +1,118 @@
+//! `pointsman engine driver FILE`: what a driver says, for those who write one.
+
+use crate::commands::print_json;
+use anyhow::{Context, Result};
+use pointsman_engine::{Desk, Kernel, Knob, Library, Limits};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Arguments.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The shared library
+    file: PathBuf,
+    /// The driver's own configuration
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    config: String,
+    /// Set a knob on every rank, before they are read; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
+    sets: Vec<(String, i64)>,
+    /// Also list the ways to compute an operation
+    #[arg(long, value_name = "OPERATION")]
+    kernels: Option<String>,
+    /// How long the driver may take for one call
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    deadline_ms: u64,
+}
+
+fn assignment(text: &str) -> Result<(String, i64), String> {
+    let wanted = || "wanted NAME=VALUE, the value a whole number".to_owned();
+    let (name, value) = text.split_once('=').ok_or_else(wanted)?;
+    Ok((name.to_owned(), value.parse().map_err(|_| wanted())?))
+}
+
+/// Opens the driver, sets, and prints every rank's knobs.
+pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
+    let library = Library::load(&args.file)?;
+    let config = args.config.clone();
+    let limits = Limits {
+        deadline: Duration::from_millis(args.deadline_ms),
+        ..Limits::default()
+    };
+    let desk = Desk::open(limits, move || library.open(&config));
+    let file = args.file.display();
+    let ranks = desk.ranks().with_context(|| file.to_string())?;
+    for (name, value) in &args.sets {
+        desk.knob_set(None, name, *value)
+            .with_context(|| format!("{name} = {value}"))?;
+    }
+    let mut all = Vec::new();
+    for rank in 0..ranks {
+        let knobs = desk
+            .knobs(rank)
+            .with_context(|| format!("knobs of rank {rank}"))?;
+        let kernels = match &args.kernels {
+            Some(of) => desk
+                .kernels(rank, of)
+                .with_context(|| format!("kernels of rank {rank} for {of}"))?,
+            None => Vec::new(),
+        };
+        all.push((knobs, kernels));
+    }
+    if as_json {
+        let ranks: Vec<_> = (all.iter())
+            .map(|(knobs, kernels)| {
+                json!({
+                    "knobs": knobs.iter().map(knob).collect::<Vec<_>>(),
+                    "kernels": kernels.iter().map(kernel).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        print_json(&json!({ "driver": file.to_string(), "ranks": ranks }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("{file}: {ranks} rank{}", if ranks == 1 { "" } else { "s" });
+    for (rank, (knobs, kernels)) in all.iter().enumerate() {
+        for Knob {
+            name,
+            unit,
+            low,
+            high,
+            value,
+        } in knobs
+        {
+            let unit = if unit.is_empty() {
+                String::new()
+            } else {
+                format!(" {unit}")
+            };
+            println!("rank {rank}  {name} = {value}  ({low} to {high}{unit})");
+        }
+        for Kernel {
+            name,
+            low_m,
+            high_m,
+            ranks,
+            chosen,
+            ..
+        } in kernels
+        {
+            let mark = if *chosen { '*' } else { ' ' };
+            println!("rank {rank} {mark} {name}  ({low_m} to {high_m} rows, {ranks} ranks)");
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn knob(knob: &Knob) -> serde_json::Value {
+    json!({ "name": knob.name, "unit": knob.unit, "low": knob.low, "high": knob.high, "value": knob.value })
+}
+
+fn kernel(kernel: &Kernel) -> serde_json::Value {
+    json!({
+        "name": kernel.name, "low_m": kernel.low_m, "high_m": kernel.high_m, "ranks": kernel.ranks,
+        "chosen": kernel.chosen, "nanoseconds": kernel.nanoseconds,
+    })
+}

@@ -1,0 +1,133 @@
+/* A driver with one fault, chosen when it is compiled: -DFAULT_… */
+#include "pointsman_engine.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#ifdef FAULT_NO_SYMBOL
+#define pointsman_engine_v1 pointsman_engine_v2
+const pointsman_engine_v1_table *pointsman_engine_v2(void);
+#endif
+
+static int engine;
+
+static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, pointsman_message *message) {
+  (void)config, (void)message;
+#ifdef FAULT_OPEN_REFUSES
+  memcpy(message->data, "no such device", message->length = 14);
+  return POINTSMAN_INVALID;
+#endif
+  *out = (pointsman_engine *)&engine;
+#ifdef FAULT_NO_HANDLE
+  *out = NULL;
+#endif
+  return POINTSMAN_OK;
+}
+
+static void close_engine(pointsman_engine *e) { (void)e; }
+
+static int32_t ranks(pointsman_engine *e, uint32_t *out, pointsman_message *message) {
+  (void)e, (void)message;
+#ifdef FAULT_NO_RANKS
+  *out = 0;
+#else
+  *out = 1;
+#endif
+  return POINTSMAN_OK;
+}
+
+static int32_t knobs(pointsman_engine *e, uint32_t rank, pointsman_knob *out, size_t capacity,
+                     size_t *count, pointsman_message *message) {
+  (void)e, (void)rank, (void)capacity, (void)message;
+  out[0] = (pointsman_knob){{"depth", 5}, {"", 0}, 0, 9, 1};
+  *count = 1;
+#ifdef FAULT_GARBAGE_COUNT
+  *count = SIZE_MAX;
+#endif
+#ifdef FAULT_GARBAGE_LENGTH
+  out[0].name.length = SIZE_MAX / 2;
+#endif
+#ifdef FAULT_NULL_TEXT
+  out[0].unit = (pointsman_bytes){NULL, 7};
+#endif
+#ifdef FAULT_NOT_UTF8
+  out[0].unit = (pointsman_bytes){"\xff\xfe", 2};
+#endif
+#ifdef FAULT_COUNTS_MORE_THAN_IT_WRITES
+  *count = 3;
+#endif
+  return POINTSMAN_OK;
+}
+
+static int32_t knob_get(pointsman_engine *e, uint32_t rank, pointsman_bytes name, int64_t *value,
+                        pointsman_message *message) {
+  (void)e, (void)rank, (void)name, (void)message;
+  *value = 1;
+#ifdef FAULT_ERROR_CODE
+  memcpy(message->data, "the engine is on fire", message->length = 21);
+  return POINTSMAN_UNAVAILABLE;
+#endif
+#ifdef FAULT_UNKNOWN_CODE
+  return -77;
+#endif
+#ifdef FAULT_GARBAGE_MESSAGE
+  memset(message->data, '\xff', message->capacity);
+  message->length = SIZE_MAX;
+  return POINTSMAN_UNAVAILABLE;
+#endif
+#ifdef FAULT_SILENT_ERROR
+  return POINTSMAN_UNAVAILABLE;
+#endif
+#ifdef FAULT_HANG
+  for (;;) pause();
+#endif
+  return POINTSMAN_OK;
+}
+
+static int32_t knob_set(pointsman_engine *e, uint32_t rank, pointsman_bytes name, int64_t value,
+                        pointsman_message *message) {
+  (void)e, (void)rank, (void)name, (void)value, (void)message;
+  return POINTSMAN_OK;
+}
+
+static int32_t stat(pointsman_engine *e, uint32_t rank, pointsman_bytes name, double *value,
+                    pointsman_message *message) {
+  (void)e, (void)rank, (void)name, (void)message;
+  *value = 1;
+  return POINTSMAN_OK;
+}
+
+const pointsman_engine_v1_table *pointsman_engine_v1(void) {
+  static pointsman_engine_v1_table table = {
+      .size = sizeof table,
+      .version = POINTSMAN_ENGINE_VERSION,
+      .open = open_engine,
+      .close = close_engine,
+      .ranks = ranks,
+      .knobs = knobs,
+      .knob_get = knob_get,
+      .knob_set = knob_set,
+      .stat = stat,
+  };
+#ifdef FAULT_VERSION
+  table.version = 7;
+#endif
+#ifdef FAULT_SHORT_TABLE
+  table.size = offsetof(pointsman_engine_v1_table, stat);
+#endif
+#ifdef FAULT_OLD_TABLE
+  /* Ends with what every driver has; what lies behind it must not be looked at. */
+  table.size = offsetof(pointsman_engine_v1_table, profile_start);
+  table.profile_start = (void *)1;
+#endif
+#ifdef FAULT_NEWER_TABLE
+  table.size = sizeof table + 800;
+#endif
+#ifdef FAULT_MISSING_FUNCTION
+  table.knob_set = NULL;
+#endif
+#ifdef FAULT_NO_TABLE
+  return NULL;
+#endif
+  return &table;
+}
