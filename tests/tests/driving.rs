@@ -399,6 +399,41 @@ async fn drivers_and_grants_that_cannot_be_are_refused_by_check_with_their_key()
 }
 
 #[tokio::test]
+async fn check_asks_the_engines_whether_they_are_as_the_file_says() -> Result<()> {
+    let (a, mut b) = (Engine::start("a", 2).await?, Engine::start("b", 2).await?);
+    let file = tempfile::NamedTempFile::new()?;
+    let check = |text: String| {
+        std::fs::write(file.path(), text)?;
+        let mut check = Command::new(pointsman_tests::pointsman());
+        check
+            .args(["check", "--engines", "--config"])
+            .arg(file.path());
+        let output = check.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::Ok((output.status.code(), said))
+    };
+    let text = config(&[&a, &b], REFERENCE, "");
+    assert_eq!(check(text.clone())?, (Some(0), String::new()));
+    let (status, said) = check(text.replacen("ranks = 2", "ranks = 3", 1))?;
+    ensure!(
+        said.contains("\"a\": ranks = 3 in the configuration, the engine has 2"),
+        "{said}"
+    );
+    assert_eq!(status, Some(1));
+    let (status, said) = check(config(&[&a], "", ""))?;
+    ensure!(
+        said.contains("warning: engine \"a\" has no driver to ask"),
+        "{said}"
+    );
+    assert_eq!(status, Some(0));
+    b.process.kill().await?;
+    let (status, said) = check(text)?;
+    ensure!(said.contains("engine \"b\": GET http://"), "{said}");
+    assert_eq!(status, Some(1));
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_engine_runs_with_the_delayer_that_its_options_say() -> Result<()> {
     let process = Process::start(&[
         "engine",

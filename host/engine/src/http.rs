@@ -118,7 +118,9 @@ fn no_answer(what: &str, error: &reqwest::Error) -> Failure {
 impl Driver for HttpDriver {
     fn ranks(&mut self) -> Result<u32, Failure> {
         let ranks = self.info()?.get("dp_size").and_then(Value::as_u64);
-        Ok(ranks.and_then(|n| u32::try_from(n).ok()).unwrap_or(1))
+        ranks
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or(Failure::Unknown)
     }
 
     fn knobs(&mut self, _rank: u32) -> Result<Vec<Knob>, Failure> {

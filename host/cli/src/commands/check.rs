@@ -2,8 +2,9 @@
 
 use super::{print_json, serve};
 use crate::config::Config;
-use crate::engines::Driven;
-use anyhow::Result;
+use crate::engines::{Driven, EVERY};
+use anyhow::{Result, bail, ensure};
+use pointsman_engine::Failure;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,6 +15,9 @@ pub struct Args {
     /// The configuration file
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
+    /// Also ask the engines that have a driver whether they are as the file says
+    #[arg(long)]
+    engines: bool,
 }
 
 /// Exit status 0 only if `serve` would start, as far as this machine's ports and engines let it.
@@ -21,13 +25,16 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
     config.settings(0).check()?;
     serve::token(&config)?;
-    Driven::start(&config, serve::core(&config))?;
+    let driven = Driven::start(&config, serve::core(&config))?;
     let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)
         .map(|endpoint| endpoint.ranks)
         .sum();
-    let warnings = config.warnings();
+    let mut warnings = config.warnings();
+    if args.engines {
+        warnings.extend(engines(&config, &driven)?);
+    }
     for warning in &warnings {
         eprintln!("warning: {warning}");
     }
@@ -44,4 +51,30 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks every engine for its ranks: fewer than configured, and requests would go to ranks that are not
+/// there. Returns what could not be asked.
+fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
+    let mut warnings = Vec::new();
+    for endpoint in config.pools.iter().flat_map(|pool| &pool.endpoints) {
+        let (name, wanted) = (&endpoint.name, endpoint.ranks);
+        let Some((_, _, desk)) = driven.of(&EVERY).find(|(of, ..)| of == name) else {
+            warnings.push(format!("engine {name:?} has no driver to ask"));
+            continue;
+        };
+        match desk.ranks() {
+            Ok(found) => ensure!(
+                wanted <= found,
+                "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"
+            ),
+            Err(Failure::Unknown) => {
+                warnings.push(format!(
+                    "engine {name:?} does not say how many ranks it has"
+                ));
+            }
+            Err(failure) => bail!("engine {name:?}: {failure}"),
+        }
+    }
+    Ok(warnings)
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::delayer::{Cause, CollectiveError, Delayer, Outlook};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
@@ -233,4 +234,60 @@ fn thresholds_change_for_all_in_the_same_round() {
             }
         );
     }
+}
+
+#[test]
+fn turned_off_and_on_at_any_moment_no_thread_hangs_and_all_see_the_same_rounds() {
+    let (group, members) = Group::new(4, None);
+    let done = Arc::new(AtomicBool::new(false));
+    let rounds = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (1..=4i64)
+        .zip(members)
+        .map(|(rank, mut member)| {
+            let (done, rounds) = (done.clone(), rounds.clone());
+            thread::spawn(move || {
+                let mut seen = Vec::new();
+                while !done.load(Ordering::Acquire) {
+                    if member.mode().is_none() {
+                        thread::yield_now();
+                        continue;
+                    }
+                    member.arrive(&[rank; 8]);
+                    if let Outcome::Reduced { reduced, mode } = block_on(member.outcome()) {
+                        seen.push((mode.epoch, reduced));
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                seen
+            })
+        })
+        .collect();
+    for turn in 0..3000 {
+        group.set((turn % 2 == 0).then(Thresholds::default));
+        if turn % 3 == 0 {
+            thread::yield_now();
+        }
+    }
+    group.set(on());
+    let enough = rounds.load(Ordering::Relaxed) + 400;
+    while rounds.load(Ordering::Relaxed) < enough {
+        thread::yield_now();
+    }
+    done.store(true, Ordering::Release);
+    let seen: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+    // Whoever ends last has seen a few more, of fewer ranks.
+    let shortest = seen.iter().map(Vec::len).min().unwrap();
+    assert!(shortest > 0);
+    for others in &seen {
+        assert_eq!(others[..shortest], seen[0][..shortest]);
+    }
+    let whole = Reduced {
+        sums: [10; 8],
+        ranks: 4,
+    };
+    assert!(
+        seen[0][..shortest]
+            .iter()
+            .all(|(_, reduced)| *reduced == whole)
+    );
 }
