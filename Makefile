@@ -40,6 +40,7 @@ build: policies
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests
+	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
 
 ## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)
 bench: build

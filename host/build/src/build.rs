@@ -1,5 +1,6 @@
-//! Crates in, components out.
+//! Crates in, components or core modules out.
 
+use crate::file::write;
 use crate::toolchain::Toolchain;
 use crate::workspace::{self, Package, Workspace};
 use crate::{Component, Error, Say};
@@ -44,11 +45,73 @@ pub struct Built {
     pub changed: bool,
 }
 
-/// Builds each crate (a folder, or its `Cargo.toml`) to NAME.wasm. In the order given.
+/// A core module on disk.
+#[derive(Clone, Debug)]
+pub struct BuiltModule {
+    /// NAME.wasm
+    pub path: PathBuf,
+    /// of the file
+    pub bytes: usize,
+    /// false: the file had these bytes already
+    pub changed: bool,
+}
+
+/// Builds each crate (a folder, or its `Cargo.toml`) to the component NAME.wasm. In the order given.
 ///
 /// # Errors
 /// The first thing that does not work; components that were complete by then are written.
 pub fn build(crates: &[PathBuf], options: &Options, say: Say<'_>) -> Result<Vec<Built>, Error> {
+    let mut built = Vec::new();
+    for (package, module) in modules(crates, options, say)? {
+        let name = package.component_name().to_owned();
+        let component = Component::encode(&name, &module)?;
+        let path = options.path(&package);
+        let changed = write(&path, component.bytes())?;
+        built.push(Built {
+            name,
+            path,
+            component,
+            changed,
+        });
+    }
+    Ok(built)
+}
+
+/// Builds each crate to the core module NAME.wasm: an adapter, which is no component.
+///
+/// # Errors
+/// The first thing that does not work; modules that were complete by then are written.
+pub fn build_modules(
+    crates: &[PathBuf],
+    options: &Options,
+    say: Say<'_>,
+) -> Result<Vec<BuiltModule>, Error> {
+    let mut built = Vec::new();
+    for (package, module) in modules(crates, options, say)? {
+        let path = options.path(&package);
+        let changed = write(&path, &module)?;
+        built.push(BuiltModule {
+            path,
+            bytes: module.len(),
+            changed,
+        });
+    }
+    Ok(built)
+}
+
+impl Options {
+    fn path(&self, package: &Package) -> PathBuf {
+        let folder = self.out.as_deref().unwrap_or(package.folder());
+        folder.join(format!("{}.wasm", package.component_name()))
+    }
+}
+
+/// The core module of each crate, in the order given.
+fn modules(
+    crates: &[PathBuf],
+    options: &Options,
+    say: Say<'_>,
+) -> Result<Vec<(Package, Vec<u8>)>, Error> {
     let mut groups: BTreeMap<PathBuf, (Workspace, Vec<Package>)> = BTreeMap::new();
     let mut order = Vec::new();
     for path in crates {
@@ -67,24 +130,13 @@ pub fn build(crates: &[PathBuf], options: &Options, say: Say<'_>) -> Result<Vec<
             Some(found) => found,
             None => toolchain.insert(Toolchain::find(&target_dir, say)?),
         };
-        let mut modules = cargo(toolchain, &workspace, &packages, &target_dir)?;
+        let mut files = cargo(toolchain, &workspace, &packages, &target_dir)?;
         for package in packages {
-            let name = package.component_name().to_owned();
-            let module = (modules.remove(&package.manifest))
+            let file = (files.remove(&package.manifest))
                 .ok_or_else(|| Error::NoModule(package.name.clone()))?;
-            let module = fs::read(&module)
-                .map_err(Error::io(format!("cannot read {}", module.display())))?;
-            let component = Component::encode(&name, &module)?;
-            let folder = options.out.as_deref().unwrap_or(package.folder());
-            let path = folder.join(format!("{name}.wasm"));
-            let changed = component.write(&path)?;
-            let done = Built {
-                name,
-                path,
-                component,
-                changed,
-            };
-            built.insert(package.manifest, done);
+            let module =
+                fs::read(&file).map_err(Error::io(format!("cannot read {}", file.display())))?;
+            built.insert(package.manifest.clone(), (package, module));
         }
     }
     Ok((order.iter())

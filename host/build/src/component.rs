@@ -1,10 +1,6 @@
-//! The component: encoded, checked, written.
+//! The component: encoded and checked.
 
 use crate::Error;
-use std::fs;
-use std::io::Write;
-use std::path::Path;
-use tempfile::NamedTempFile;
 use wit_component::{ComponentEncoder, DecodedWasm, decode};
 
 /// All that a policy may import.
@@ -85,40 +81,6 @@ impl Component {
     pub fn exports(&self) -> &[String] {
         &self.exports
     }
-
-    /// Writes the file in one step: whoever watches it never sees half of one. A file that has these
-    /// bytes already is left alone, so that nobody reloads it. Returns whether it was written.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<bool, Error> {
-        if fs::read(path).is_ok_and(|old| old == self.bytes) {
-            return Ok(false);
-        }
-        let failed = || Error::io(format!("cannot write {}", path.display()));
-        let folder = path.parent().filter(|folder| folder != &Path::new(""));
-        let folder = folder.unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(failed())?;
-        let mut file = tempfile::Builder::new()
-            .prefix(".policy-")
-            .permissions(readable())
-            .tempfile_in(folder)
-            .map_err(failed())?;
-        file.write_all(&self.bytes).map_err(failed())?;
-        file.as_file().sync_all().map_err(failed())?;
-        rename(file, path).map_err(failed())?;
-        Ok(true)
-    }
-}
-
-/// Temporary files are private by default; a policy is read by the host's own user.
-fn readable() -> fs::Permissions {
-    use std::os::unix::fs::PermissionsExt;
-    fs::Permissions::from_mode(0o644)
-}
-
-fn rename(file: NamedTempFile, path: &Path) -> std::io::Result<()> {
-    file.persist(path).map(drop).map_err(|error| error.error)
 }
 
 fn no_policy(name: &str, message: String) -> Error {
@@ -146,19 +108,5 @@ mod tests {
     fn a_file_that_is_no_wasm_is_refused() {
         assert!(Component::encode("mine", b"text").is_err());
         assert!(Component::read("mine", b"text".to_vec()).is_err());
-    }
-
-    #[test]
-    fn a_file_with_the_same_bytes_is_left_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new/mine.wasm");
-        let component = Component {
-            bytes: EMPTY.to_vec(),
-            imports: Vec::new(),
-            exports: Vec::new(),
-        };
-        assert!(component.write(&path).unwrap());
-        assert!(!component.write(&path).unwrap());
-        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 }

@@ -68,11 +68,12 @@ pub extern "C" fn _initialize() {
     proxy_wasm::set_root_context(|_| Box::new(root::Root));
 }
 
-/// The fused module calls this on every string that comes from the policy.
-#[allow(unsafe_code, reason = "called with a range of this module's memory")]
+/// The fused module calls this before it ends a policy that does not end by itself.
+#[allow(unsafe_code, reason = "the name is the fuser's")]
 #[unsafe(no_mangle)]
-pub extern "C" fn fuse_check_utf8(start: *const u8, bytes: usize) -> i32 {
-    // SAFETY: the fused module has just copied `bytes` bytes to `start`.
-    let text = unsafe { std::slice::from_raw_parts(start, bytes) };
-    i32::from(std::str::from_utf8(text).is_ok())
+pub extern "C" fn fuse_out_of_fuel() {
+    log(
+        LogLevel::Error,
+        "the policy did not end within its fuel: this worker starts it anew",
+    );
 }
