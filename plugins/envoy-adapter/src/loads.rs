@@ -8,7 +8,7 @@
 
 use crate::rows::{self, Change, ROWS, block_of};
 use crate::shared::Shared;
-use pointsman_core::Ledger;
+use pointsman_core::{Ledger, Load};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
@@ -58,7 +58,10 @@ impl Loads {
             let (value, _) = shared.get(&sums(block));
             let value = value.unwrap_or_default();
             let first = u32::try_from(block * ROWS).unwrap_or(u32::MAX);
-            for (load, target) in rows::read(&value).zip(first..) {
+            // The value ends with the last row that ever changed; what this VM counted only for
+            // itself must go from the others too.
+            let rows = rows::read(&value).chain(std::iter::repeat(Load::default()));
+            for (load, target) in rows.take(ROWS).zip(first..) {
                 ledger.put(target, load);
             }
         }
