@@ -1,4 +1,4 @@
-//! Finds the policies that the binary carries. They are WebAssembly, which `make policies` builds:
+//! Finds the policies and the Envoy adapter that the binary carries. They are WebAssembly, which `make policies` builds:
 //! a build script must not install a toolchain.
 
 use std::path::PathBuf;
@@ -10,7 +10,11 @@ const POLICIES: [&str; 4] = [
     "conversation-round-robin",
 ];
 
+/// What fuses with them for Envoy; as a core module.
+const ADAPTER: &str = "envoy-adapter";
+
 fn main() {
+    println!("cargo:rustc-check-cfg=cfg(envoy_adapter)");
     if std::env::var_os("CARGO_FEATURE_POLICIES").is_none() {
         return;
     }
@@ -29,6 +33,17 @@ fn main() {
                 file.display()
             );
         }
+    }
+    let adapter = folder.join(ADAPTER).with_extension("wasm");
+    if adapter.is_file() {
+        println!("cargo:rerun-if-changed={}", adapter.display());
+        println!("cargo:rustc-cfg=envoy_adapter");
+    } else {
+        // A file that is not there counts as changed each time; its folder does not.
+        println!("cargo:rerun-if-changed={}", folder.display());
+        println!(
+            "cargo:warning=no Envoy adapter: `pointsman envoy build` will need --adapter FILE"
+        );
     }
     println!("cargo:rustc-env=POINTSMAN_POLICIES={}", folder.display());
 }

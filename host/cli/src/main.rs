@@ -37,6 +37,9 @@ enum Command {
     /// Work with policies
     #[command(subcommand)]
     Policy(commands::policy::Command),
+    /// Make policies modules for stock Envoy
+    #[command(subcommand)]
+    Envoy(commands::envoy::Command),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::run(&args, cli.json),
         Command::Engine(args) => commands::engine::run(&args, cli.json),
         Command::Policy(command) => commands::policy::run(&command, cli.json),
+        Command::Envoy(command) => commands::envoy::run(&command, cli.json),
     };
     result.unwrap_or_else(|error| {
         eprintln!("pointsman: {error:#}");

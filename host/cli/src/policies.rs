@@ -65,6 +65,17 @@ pub const BUILT_IN: &[BuiltIn] = &[
 #[cfg(not(feature = "policies"))]
 pub const BUILT_IN: &[BuiltIn] = &[];
 
+/// What a policy is fused with for Envoy.
+#[cfg(envoy_adapter)]
+pub const ENVOY_ADAPTER: Option<&[u8]> = Some(include_bytes!(concat!(
+    env!("POINTSMAN_POLICIES"),
+    "/envoy-adapter.wasm"
+)));
+
+/// Built without an adapter.
+#[cfg(not(envoy_adapter))]
+pub const ENVOY_ADAPTER: Option<&[u8]> = None;
+
 /// The policy of a name.
 pub fn built_in(name: &str) -> Option<&'static BuiltIn> {
     BUILT_IN.iter().find(|policy| policy.name == name)

@@ -3,6 +3,7 @@
 pub mod check;
 pub mod demo;
 pub mod engine;
+pub mod envoy;
 pub mod policy;
 pub mod serve;
 

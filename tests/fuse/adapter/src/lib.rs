@@ -6,7 +6,6 @@ mod bindings {
 }
 
 use bindings::exports::test::torture::host::Guest;
-use bindings::test::torture::guest;
 use bindings::test::torture::shapes::{Color, Perms, Point, Shape};
 
 /// Values and their text.
@@ -33,6 +32,8 @@ impl Guest for Adapter {
     }
 }
 
+// A name such as `test:torture/guest@1.2.0#turn` is none for a linker of machine code.
+#[cfg(target_arch = "wasm32")]
 #[allow(unsafe_code, reason = "generated: the canonical ABI")]
 mod export {
     use super::{Adapter, bindings};
@@ -40,9 +41,10 @@ mod export {
 }
 
 /// Entries that survive fusing, as those of a real adapter do.
+#[cfg(target_arch = "wasm32")]
 #[allow(unsafe_code, reason = "entries of a module have fixed names")]
 mod entries {
-    use super::{guest, values};
+    use super::{bindings::test::torture::guest, values};
 
     /// Address and length.
     fn out(text: &str) -> u64 {

@@ -123,6 +123,8 @@ impl Guest for Policy {
     }
 }
 
+// A name such as `test:torture/guest@1.2.0#turn` is none for a linker of machine code.
+#[cfg(target_arch = "wasm32")]
 #[allow(unsafe_code, reason = "generated: the canonical ABI")]
 mod export {
     use super::{Policy, bindings};

@@ -1,0 +1,171 @@
+//! Whatever the bytes: an error or a valid module, never a panic.
+//!
+//! `FUSE_FUZZ_ROUNDS` and `FUSE_FUZZ_SEED` choose more and other ones; a failure prints its seed.
+
+mod common;
+
+use arbitrary::Unstructured;
+use common::{POLICIES, adapter, built_policy, contract, policy};
+use pointsman_fuse::{Error, Options, fuse};
+use wasmparser::Validator;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n.max(1) as u64) as usize
+    }
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+}
+
+/// How often each outcome came.
+#[derive(Debug, Default)]
+struct Outcomes {
+    fused: u64,
+    refused: u64,
+}
+
+impl Outcomes {
+    /// Fuses; a defect of the fuser, or of what it builds on, fails the test.
+    fn of(&mut self, component: &[u8], adapter: &[u8], seed: u64) {
+        let options = Options {
+            stub_wasi: seed.is_multiple_of(2),
+            fuel: [0, 1_000][seed as usize / 2 % 2],
+        };
+        match fuse(component, adapter, &options) {
+            Ok(fused) => {
+                self.fused += 1;
+                let valid = Validator::new().validate_all(&fused.bytes);
+                assert!(valid.is_ok(), "seed {seed}: {}", valid.unwrap_err());
+            }
+            Err(Error::Internal { stage, message }) => panic!("seed {seed}: {stage}: {message}"),
+            Err(_) => self.refused += 1,
+        }
+    }
+}
+
+/// A component's sections, whole; the first is its header.
+fn sections(component: &[u8]) -> Vec<Vec<u8>> {
+    let mut sections = vec![component[..8].to_vec()];
+    let mut at = 8;
+    while at < component.len() {
+        let (mut size, mut shift, mut end) = (0, 0, at + 1);
+        loop {
+            let byte = component[end];
+            size |= usize::from(byte & 0x7F) << shift;
+            (shift, end) = (shift + 7, end + 1);
+            if byte < 0x80 {
+                break;
+            }
+        }
+        sections.push(component[at..end + size].to_vec());
+        at = end + size;
+    }
+    sections
+}
+
+/// One to three changes: to bits, or to whole sections, those without core code more often.
+fn mutated(base: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut parts = sections(base);
+    for _ in 0..=random.below(3) {
+        let small: Vec<usize> = (1..parts.len())
+            .filter(|at| parts[*at].len() < 4096)
+            .collect();
+        let at = match random.below(4) {
+            0 => random.below(parts.len()),
+            _ => small[random.below(small.len())],
+        };
+        let byte = random.below(parts[at].len());
+        match random.below(8) {
+            0..=2 => parts[at][byte] ^= 1 << random.below(8),
+            3 => parts[at][byte] = [0, 1, 0x7F, 0x80, 0xFF][random.below(5)],
+            4 => {
+                let with = random.below(parts.len());
+                parts.swap(at, with);
+            }
+            5 => parts.insert(at, parts[at].clone()),
+            6 => drop(parts.remove(at)),
+            _ => {
+                let theirs = sections(other);
+                parts.insert(at, theirs[random.below(theirs.len())].clone());
+            }
+        }
+    }
+    let mut whole = parts.concat();
+    if random.below(10) == 0 {
+        whole.truncate(random.below(whole.len()));
+    }
+    whole
+}
+
+#[test]
+fn damaged_policies_are_refused_or_fuse() {
+    let rounds = setting("FUSE_FUZZ_ROUNDS", 600);
+    let first = setting("FUSE_FUZZ_SEED", 1);
+    let mut bases: Vec<Vec<u8>> = POLICIES.map(built_policy).to_vec();
+    bases.push(policy(&contract()));
+    let adapter = adapter(&contract());
+    let mut outcomes = Outcomes::default();
+    for seed in first..first + rounds {
+        let mut random = Random(seed);
+        let base = random.below(bases.len());
+        let other = random.below(bases.len());
+        let bytes = mutated(&bases[base], &bases[other], &mut random);
+        outcomes.of(&bytes, &adapter, seed);
+    }
+    eprintln!("{outcomes:?}");
+    // Names and code may change without harm: both must have been seen.
+    assert!(outcomes.fused > 0 && outcomes.refused > 0, "{outcomes:?}");
+}
+
+#[test]
+fn damaged_adapters_are_refused_or_fuse() {
+    let rounds = setting("FUSE_FUZZ_ROUNDS", 300);
+    let first = setting("FUSE_FUZZ_SEED", 1);
+    let policies = [built_policy("least-tokens"), policy(&contract())];
+    let base = adapter(&contract());
+    let mut outcomes = Outcomes::default();
+    for seed in first..first + rounds {
+        let mut random = Random(seed);
+        let bytes = mutated(&base, &base, &mut random);
+        outcomes.of(&policies[random.below(2)], &bytes, seed);
+    }
+    eprintln!("{outcomes:?}");
+    assert!(outcomes.refused > 0, "{outcomes:?}");
+}
+
+#[test]
+fn arbitrary_components_are_refused_or_fuse() {
+    let rounds = setting("FUSE_FUZZ_ROUNDS", 300);
+    let first = setting("FUSE_FUZZ_SEED", 1);
+    // It wants nothing of a policy, and gives nothing.
+    let adapter = adapter("package test:none;\nworld adapter {}");
+    let mut outcomes = Outcomes::default();
+    for seed in first..first + rounds {
+        let mut random = Random(seed);
+        let noise: Vec<u8> = (0..256 + random.below(4096))
+            .flat_map(|_| random.next().to_le_bytes())
+            .collect();
+        let mut noise = Unstructured::new(&noise);
+        if let Ok(component) = noise.arbitrary::<wasm_smith::Component>() {
+            outcomes.of(&component.to_bytes(), &adapter, seed);
+        }
+    }
+    eprintln!("{outcomes:?}");
+    assert!(
+        outcomes.fused + outcomes.refused > rounds / 2,
+        "{outcomes:?}"
+    );
+}
