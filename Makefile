@@ -2,7 +2,6 @@
 
 CARGO ?= cargo
 POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
-ADAPTER := $(wildcard plugins/envoy-adapter)
 POINTSMAN := target/release/pointsman
 
 .PHONY: demo demo-serve test chaos clients bench lint build policies clean
@@ -40,7 +39,7 @@ build: policies
 ## The four policies and the Envoy adapter as WebAssembly; sets up a toolchain for it if there is none
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
-	$(if $(ADAPTER),$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies $(ADAPTER))
+	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies plugins/envoy-adapter
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/guests tests/guests
 	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
 

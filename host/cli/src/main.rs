@@ -4,6 +4,7 @@ mod admin;
 mod commands;
 mod config;
 mod demo;
+mod envoy;
 mod native;
 mod policies;
 mod scenario;

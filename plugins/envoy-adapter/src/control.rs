@@ -108,7 +108,7 @@ fn act<S: Shared>(site: &Site<S>, wanted: &Wanted, vm: u64, wall_ms: u64) -> Val
     let test = site.config.test.as_ref();
     json!({
         "loads": loads, "bound": bound, "vm": vm, "policy": site.worker.policy().name,
-        "label": test.map(|test| test.label.as_str()),
+        "ended": site.ended(), "label": test.map(|test| test.label.as_str()),
     })
 }
 

@@ -28,6 +28,8 @@ const MAX_SCOPES: usize = 1024;
 const SCOPES: &str = "pointsman/scopes";
 /// The test's clock, where it is set.
 const CLOCK: &str = "pointsman/test/clock";
+/// Requests that are over, for tests.
+const ENDED: &str = "pointsman/test/ended";
 
 /// Time as Envoy tells it, handed on to the core.
 #[derive(Debug, Default)]
@@ -383,6 +385,23 @@ impl<S: Shared> Site<S> {
             value.extend(scope.to_le_bytes());
             Some(value)
         });
+    }
+
+    /// A request is over, and its log written.
+    pub fn logged(&self) {
+        if self.config.test.is_some() {
+            self.shared.change(ENDED, |value| {
+                let ended = value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+                Some((ended + 1).to_le_bytes().to_vec())
+            });
+        }
+    }
+
+    /// How many are.
+    pub(crate) fn ended(&self) -> u64 {
+        let (value, _) = self.shared.get(ENDED);
+        let value = value.unwrap_or_default();
+        value.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
     }
 
     /// Moves the test's clock.

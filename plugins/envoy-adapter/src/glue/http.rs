@@ -166,5 +166,6 @@ impl HttpContext for Http {
         };
         let mut router = Fused { wants: vm.wants };
         flight.end(&vm.site, &mut router, ending, &address);
+        vm.site.logged();
     }
 }
