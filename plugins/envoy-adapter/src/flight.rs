@@ -89,6 +89,8 @@ pub struct Flight {
     target: Target,
     prompt_tokens: u32,
     decided_ms: u64,
+    /// by an engine
+    answered: bool,
     output_ms: Option<u64>,
     good: bool,
 }
@@ -152,6 +154,7 @@ pub fn begin<S: Shared>(
         target: ticket.target(),
         prompt_tokens: understood.incoming.prompt_tokens,
         decided_ms: site.core.now_ms(),
+        answered: false,
         output_ms: None,
         good: false,
         ticket: Some(ticket),
@@ -270,6 +273,7 @@ impl Flight {
     ) -> Vec<(String, String)> {
         self.went_to(site, router, head.address);
         let busy = head.status == 429 || (head.status == 503 && head.retry_after);
+        self.answered = true;
         self.good = head.status < 400;
         if busy {
             self.step(site, Step::Refused);
@@ -282,14 +286,14 @@ impl Flight {
         self.explained.clone().unwrap_or_default()
     }
 
-    /// Whether no output came yet.
-    pub fn is_silent(&self) -> bool {
-        self.output_ms.is_none()
+    /// Whether the next part of the body is an engine's first: Envoy's own answers have bodies too.
+    pub fn awaits_output(&self) -> bool {
+        self.answered && self.output_ms.is_none()
     }
 
     /// A part of the answer's body came.
     pub fn output<S: Shared>(&mut self, site: &Site<S>, router: &mut dyn Router) {
-        if self.output_ms.is_some() {
+        if !self.awaits_output() {
             return;
         }
         self.output_ms = Some(site.core.now_ms());

@@ -238,6 +238,19 @@ fn a_first_turn_that_never_reached_an_engine_leaves_no_binding() {
 }
 
 #[test]
+fn the_body_of_envoys_own_error_is_no_output_of_an_engine() {
+    let (mut one, _, _) = two(&config());
+    let (flight, departure) = one.send(&[("x-session-id", "s")]);
+    one.finish(flight, first(&departure));
+    // Nothing of a request whose engine gave no head is confirmed, and so nothing is dropped.
+    let (mut flight, departure) = one.send(&[("x-session-id", "s")]);
+    flight.output(&one.site, one.policy.as_mut());
+    one.end(flight, Ending::Broken, first(&departure));
+    let sessions: u64 = one.loads().iter().map(|[_, sessions, _]| sessions).sum();
+    assert_eq!(sessions, 1);
+}
+
+#[test]
 fn the_second_choice_has_the_same_rank_on_another_server_and_counts_only_if_it_was_used() {
     let (mut one, other, _) = two(&config());
     let headers = [("x-session-id", "s"), ("x-pointsman-explain", "1")];

@@ -33,6 +33,7 @@ impl Bootstrap<'_> {
         format!(
             r#"# Envoy in front of inference engines, with a Pointsman policy that picks engine and rank.
 # envoy -c THIS_FILE --concurrency THREADS
+node: {{ id: {FILTER}, cluster: {FILTER} }}        # what is discovered, files too, needs a name to ask for
 admin: {{ address: {admin} }}
 static_resources:
   listeners:

@@ -69,10 +69,11 @@ impl Envoy {
         Ok(envoy)
     }
 
-    /// The last lines of its log.
+    /// The last lines of its log that matter.
     pub fn log(&self) -> String {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.iter().map(|line| format!("\n    {line}")).collect()
+        let lines = log.iter().filter(|line| !line.contains("][info]["));
+        lines.map(|line| format!("\n    {line}")).collect()
     }
 
     fn follow(&mut self) -> Result<Receiver<String>> {
@@ -133,9 +134,35 @@ pub fn get(address: SocketAddr, path: &str, headers: &[(&str, &str)]) -> Result<
         format!("GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n{headers}\r\n");
     connection.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
-    connection.read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP answer")?;
+    let mut part = [0; 4096];
+    loop {
+        let read = connection.read(&mut part)?;
+        answer.extend_from_slice(part.get(..read).unwrap_or_default());
+        let text = String::from_utf8_lossy(&answer);
+        // Envoy keeps a connection that it has said to close for a second.
+        if let Some((head, body)) = text.split_once("\r\n\r\n")
+            && (read == 0 || is_whole(head, body))
+        {
+            return read_answer(head, body);
+        }
+        if read == 0 {
+            bail!("no HTTP answer from Envoy");
+        }
+    }
+}
+
+fn is_whole(head: &str, body: &str) -> bool {
+    let mut lines = head.lines().filter_map(|line| line.split_once(':'));
+    let length = lines.find(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+    match length {
+        Some((_, length)) => {
+            (length.trim().parse()).is_ok_and(|length: usize| body.len() >= length)
+        }
+        None => body.ends_with("0\r\n\r\n"),
+    }
+}
+
+fn read_answer(head: &str, body: &str) -> Result<(u16, String)> {
     let status = head
         .split(' ')
         .nth(1)

@@ -144,7 +144,7 @@ impl HttpContext for Http {
 
     fn on_http_response_body(&mut self, bytes: usize, _: bool) -> Action {
         if let (true, Some(flight), Some(vm)) = (bytes > 0, &mut self.flight, vm())
-            && flight.is_silent()
+            && flight.awaits_output()
         {
             vm.site.tell(now_ms());
             flight.output(&vm.site, &mut Fused { wants: vm.wants });

@@ -204,7 +204,7 @@ impl<'a> Stage<'a> {
         };
         self.sent.insert(send.id.clone(), sent);
         self.until(&send.id, "an engine or an answer", |sent| {
-            sent.engine.is_some() || Head::parse(&sent.answer).is_some() || sent.closed
+            sent.engine.is_some() || sent.is_over()
         })?;
         self.got(&send.id)
     }
@@ -272,7 +272,7 @@ impl<'a> Stage<'a> {
     fn finish(&mut self, id: &str) -> Result<()> {
         self.output(id)?;
         self.flying(id)?.say(b"0\r\n\r\n")?;
-        self.until(id, "the end of the answer", |sent| sent.closed)?;
+        self.until(id, "the end of the answer", Sent::is_over)?;
         self.take(id)?;
         self.over()
     }
@@ -285,7 +285,7 @@ impl<'a> Stage<'a> {
         }
         sent.attempt += 1;
         sent.tried.extend(sent.target);
-        self.until(id, "the end of the answer", |sent| sent.closed)?;
+        self.until(id, "the end of the answer", Sent::is_over)?;
         self.take(id)?;
         self.over()
     }
@@ -545,6 +545,10 @@ impl<'a> Stage<'a> {
 }
 
 impl Sent {
+    fn is_over(&self) -> bool {
+        self.closed || Head::parse(&self.answer).is_some_and(|(head, body)| head.ends(body))
+    }
+
     fn say(&mut self, bytes: &[u8]) -> Result<()> {
         let engine = self.engine.as_mut().context("its engine is gone")?;
         Ok(engine.write_all(bytes)?)

@@ -57,6 +57,16 @@ impl Head {
         Some((head, bytes.get(end + 4..)?))
     }
 
+    /// Whether that is the whole body. Envoy keeps a connection that it has said to close for a second.
+    pub fn ends(&self, body: &[u8]) -> bool {
+        match self.get("content-length") {
+            Some(length) => length
+                .parse()
+                .is_ok_and(|length: usize| body.len() >= length),
+            None => body.ends_with(b"0\r\n\r\n"),
+        }
+    }
+
     pub fn get(&self, name: &str) -> Option<&str> {
         let line = self.lines.iter().find(|(other, _)| other == name);
         line.map(|(_, value)| value.as_str())
