@@ -2,17 +2,15 @@
 //! understand → decide → head of the answer → first output → end.
 
 use crate::answer::Answer;
-use crate::cells::Wish;
+use crate::second::Second;
 use crate::shared::Shared;
-use crate::site::{Decided, Site};
+use crate::site::Site;
+use crate::table::Decided;
 use crate::understand::{Understood, understand};
 use http::HeaderMap;
 use pointsman_core::{
-    Ask, Decision, Event, Explicit, Failure, Incoming, Keys, Outcome, Route, Router, Step, Target,
-    Ticket, Usage, Verdict, Wants,
+    Event, Explicit, Failure, Outcome, Router, Step, Target, Ticket, Usage, Verdict, Wants,
 };
-use pointsman_request::Dialect;
-use std::rc::Rc;
 
 /// How a request leaves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,15 +69,6 @@ impl Ending {
     }
 }
 
-/// A second choice, should the first one fail.
-struct Second {
-    target: Target,
-    incoming: Incoming,
-    /// the policy's answer; none: the fallback's
-    said: Option<Decision>,
-    wishes: Vec<Wish>,
-}
-
 /// A request in flight.
 pub struct Flight {
     ticket: Option<Ticket>,
@@ -136,7 +125,7 @@ pub fn begin<S: Shared>(
     }
     let second = (site.config.attempts > 1 && understood.incoming.explicit == Explicit::None)
         .then(|| {
-            second(
+            Second::ask(
                 site,
                 router,
                 &understood.incoming,
@@ -162,40 +151,6 @@ pub fn begin<S: Shared>(
         explained: understood.explain.then_some(said),
     };
     Fate::Leaves(Box::new(flight), departure)
-}
-
-/// Asks for the second choice. Envoy sends the same headers to both, so it must have the same rank
-/// where the engine is told; and a server that cannot be reached takes all its ranks with it.
-fn second<S: Shared>(
-    site: &Site<S>,
-    router: &mut dyn Router,
-    incoming: &Incoming,
-    first: &Ticket,
-    before: &[(usize, Vec<u8>)],
-    changes: &[crate::rows::Change],
-) -> Option<Second> {
-    let way = site.way(first.target())?;
-    let tells = way.dialect != Dialect::OpenAi;
-    let fleet = site.core.fleet.snapshot();
-    let tried = fleet.targets().filter_map(|(target, _)| {
-        let other = site.way(target)?;
-        let no = other.address == way.address
-            || (tells && (other.rank != way.rank || other.dialect != way.dialect));
-        no.then_some(target)
-    });
-    let mut incoming = incoming.clone();
-    incoming.attempt += 1;
-    incoming.tried.extend(tried);
-    let mut recorder = Recorder { router, said: None };
-    site.cells.begin_draft();
-    let target = site.try_decide(&mut recorder, &incoming, before, changes);
-    let wishes = site.cells.end_draft();
-    Some(Second {
-        target: target?,
-        incoming,
-        said: recorder.said,
-        wishes,
-    })
 }
 
 fn departure<S: Shared>(
@@ -357,21 +312,14 @@ impl Flight {
         let Some(second) = second else { return };
         self.step(site, Step::Failed);
         self.tell(router, Event::Failed(self.target), |wants| wants.failed);
-        site.cells.apply(&site.shared, &second.wishes);
-        let mut incoming = second.incoming;
-        // It is there, whoever was first with its keys meanwhile.
-        incoming.explicit = Explicit::Target(second.target);
-        let mut replay = Replay {
-            target: second.target,
-            said: second.said,
-        };
-        if let Outcome::Routed(ticket) = site.decide(&mut replay, &incoming).outcome {
+        let target = second.target;
+        if let Outcome::Routed(ticket) = second.use_it(site) {
             if let Some(said) = &mut self.explained {
                 let verdict: &Verdict = ticket.verdict();
                 let word = word(verdict.reason.as_deref(), verdict.failure.as_ref());
-                *said = explain(site, Some(second.target), &word);
+                *said = explain(site, Some(target), &word);
             }
-            self.target = second.target;
+            self.target = target;
             self.ticket = Some(ticket);
         }
     }
@@ -393,46 +341,5 @@ impl Flight {
             first_output_ms: since(self.output_ms.unwrap_or(now_ms)),
             total_ms: since(now_ms),
         }
-    }
-}
-
-/// Keeps what the policy says.
-struct Recorder<'a> {
-    router: &'a mut dyn Router,
-    said: Option<Decision>,
-}
-
-impl Router for Recorder<'_> {
-    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
-        let said = self.router.route(ask)?;
-        self.said = Some(said);
-        Ok(said)
-    }
-}
-
-/// Says again what the policy said, of the target that Envoy took.
-struct Replay {
-    target: Target,
-    said: Option<Decision>,
-}
-
-impl Router for Replay {
-    fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
-        let (bind, rebind, charge, reason) = match self.said {
-            Some(Decision::To(route)) => (route.bind, route.rebind, route.charge, route.reason),
-            _ => (Keys::NONE, Keys::NONE, None, 0),
-        };
-        for key in pointsman_core::Key::BINDABLE {
-            if rebind.has(key) {
-                ask.lookup(key);
-            }
-        }
-        Ok(Decision::To(Route {
-            target: self.target,
-            bind,
-            rebind,
-            charge,
-            reason,
-        }))
     }
 }

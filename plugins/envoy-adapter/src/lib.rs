@@ -43,8 +43,10 @@ mod fleet;
 mod flight;
 mod loads;
 mod rows;
+mod second;
 mod shared;
 mod site;
+mod table;
 mod understand;
 
 #[cfg(target_arch = "wasm32")]

@@ -1,5 +1,12 @@
 //! Two workers of Envoy: VMs of their own, and one store between them.
 
+#![allow(
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test's helper fails the test"
+)]
+
 use http::{HeaderMap, HeaderName, HeaderValue};
 use pointsman_core::{Ask, Decision, Failure, Policy, Router};
 use pointsman_envoy_adapter::{
@@ -15,13 +22,15 @@ use std::rc::Rc;
 const A: &str = "127.0.0.1:9001";
 const B: &str = "127.0.0.1:9002";
 
+type Meanwhile = Box<dyn FnOnce()>;
+
 /// A store in which something may happen between a worker's look and its change.
 #[derive(Clone, Default)]
 struct Store {
     memory: Memory,
     /// before so many changes of bindings from now
     after: Rc<Cell<Option<usize>>>,
-    what: Rc<RefCell<Option<Box<dyn FnOnce()>>>>,
+    what: Rc<RefCell<Option<Meanwhile>>>,
 }
 
 impl Shared for Store {

@@ -2,6 +2,8 @@
 //! it. Time, sizes of prompts, the fleet's condition and what others hold reach the adapter through the
 //! plugin's `test` setting; everything else is traffic.
 
+mod fleet;
+mod look;
 mod stage;
 mod wire;
 

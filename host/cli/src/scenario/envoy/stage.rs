@@ -1,11 +1,11 @@
 //! A scenario on its way: what was sent, and what is known of it.
 
+use super::fleet::{all_targets, plugin};
 use super::wire::{self, Event, Head};
 use super::{EnvoyHost, config};
-use crate::config::WhenFull;
 use crate::envoy::{Bootstrap, Envoy, Filter, get};
 use crate::scenario::expect::{Difference, Got};
-use crate::scenario::file::{Bound, Check, Load, Scenario, Send, Step};
+use crate::scenario::file::{Load, Scenario, Send, Step};
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::Phase;
 use pointsman_envoy_adapter::config as adapter;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Worker threads: what one has decided, another one must know.
 const WORKERS: usize = 2;
 /// Where the adapter itself is asked.
-const CONTROL: &str = "/pointsman-test";
+pub(super) const CONTROL: &str = "/pointsman-test";
 
 /// A request that was sent.
 #[derive(Default)]
@@ -45,10 +45,10 @@ struct Sent {
 pub struct Stage<'a> {
     host: &'a EnvoyHost,
     envoy: Envoy,
-    plugin: adapter::Config,
-    names: Vec<String>,
+    pub(super) plugin: adapter::Config,
+    pub(super) names: Vec<String>,
     /// in the fleet now
-    present: Vec<bool>,
+    pub(super) present: Vec<bool>,
     others: HashMap<usize, Load>,
     sent: HashMap<String, Sent>,
     /// requests that an engine got and that are over
@@ -310,45 +310,6 @@ impl<'a> Stage<'a> {
         }
     }
 
-    fn membership(&mut self, step: &Step) -> Result<()> {
-        let changes = [
-            (&step.down, "down", true),
-            (&step.up, "down", false),
-            (&step.drain, "draining", true),
-            (&step.undrain, "draining", false),
-            (&step.remove, "removed", true),
-        ];
-        for (name, what, value) in changes {
-            if let Some(name) = name {
-                let target = self.target(name)?;
-                self.control(&json!({ "stand": { "target": target, what: value } }))?;
-                if what == "removed"
-                    && let Some(present) = self.present.get_mut(target)
-                {
-                    *present = false;
-                }
-            }
-        }
-        let Some(name) = &step.add else { return Ok(()) };
-        if (self.names.iter().zip(&self.present)).any(|(other, present)| other == name && *present)
-        {
-            bail!("target {name:?} is there already: remove it first");
-        }
-        let mut targets = self.names.iter().zip(&mut self.present).enumerate();
-        let next = targets.find(|(target, (other, present))| {
-            // Not one that was there before: those that are yet to come are absent from the start.
-            let yet = self.plugin.endpoints.get(*target).is_some_and(|e| e.absent);
-            *other == name && !**present && yet
-        });
-        let (target, (_, present)) = next.with_context(|| format!("no target {name:?} to add"))?;
-        *present = true;
-        if let Some(endpoint) = self.plugin.endpoints.get_mut(target) {
-            endpoint.absent = false;
-        }
-        self.control(&json!({ "stand": { "target": target, "removed": false } }))?;
-        Ok(())
-    }
-
     fn load(&mut self, load: &Load) -> Result<()> {
         let target = self.target(&load.target)?;
         let before = self.others.insert(target, load.clone());
@@ -362,64 +323,6 @@ impl<'a> Stage<'a> {
             "context_tokens": more(load.context_tokens, before.map(|b| b.context_tokens)),
         } }))?;
         Ok(())
-    }
-
-    fn check(&self, check: &Check) -> Result<Result<(), Difference>> {
-        if let Some(bound) = &check.bound {
-            let difference = self.bound(bound)?;
-            if difference.is_err() {
-                return Ok(difference);
-            }
-        }
-        let counts = [
-            ("requests", check.requests.map(u64::from)),
-            ("prefill_tokens", check.prefill_tokens),
-            ("context_tokens", check.context_tokens),
-            ("sessions", check.sessions.map(u64::from)),
-        ];
-        let Some(name) = &check.target else {
-            if counts.iter().any(|(_, wanted)| wanted.is_some()) {
-                bail!("`check` of a count needs `target`");
-            }
-            return Ok(Ok(()));
-        };
-        let said = self.control(&json!({ "look": [self.target(name)?] }))?;
-        for (what, wanted) in counts {
-            let got = said
-                .pointer(&format!("/loads/0/{what}"))
-                .and_then(Value::as_u64);
-            if let Some(wanted) = wanted
-                && got != Some(wanted)
-            {
-                let text = |n: u64| format!("{what} = {n} on {name}");
-                let got = got.map_or_else(|| "nothing".to_owned(), text);
-                return Ok(Err(Difference::new(text(wanted), got)));
-            }
-        }
-        Ok(Ok(()))
-    }
-
-    fn bound(&self, bound: &Bound) -> Result<Result<(), Difference>> {
-        let id = match (&bound.session, &bound.siblings) {
-            (Some(id), None) | (None, Some(id)) => id,
-            _ => bail!("`bound` needs `session`, or `siblings` with the parent's id"),
-        };
-        if bound.target != "none" {
-            self.target(&bound.target)?;
-        }
-        let said = self.control(&json!({ "bound": {
-            "session": bound.session, "siblings": bound.siblings,
-            "phase": Phase::from(bound.phase).as_str(), "model": bound.model,
-        } }))?;
-        let target = said.get("bound").and_then(Value::as_u64);
-        let name = target.and_then(|target| self.names.get(usize::try_from(target).ok()?));
-        let got = name.map_or("none", String::as_str);
-        Ok(if got == bound.target {
-            Ok(())
-        } else {
-            let text = |target: &str| format!("{id} bound to {target}");
-            Err(Difference::new(text(&bound.target), text(got)))
-        })
     }
 
     /// Replaces the policy, and waits until it decides in every worker.
@@ -451,7 +354,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn control(&self, wanted: &Value) -> Result<Value> {
+    pub(super) fn control(&self, wanted: &Value) -> Result<Value> {
         let header = [("x-pointsman-control", &*wanted.to_string())];
         let (status, body) = get(self.envoy.clients, CONTROL, &header)?;
         if status != 200 {
@@ -506,7 +409,7 @@ impl<'a> Stage<'a> {
     }
 
     /// The newest target of a name that was ever part of the fleet.
-    fn target(&self, name: &str) -> Result<usize> {
+    pub(super) fn target(&self, name: &str) -> Result<usize> {
         let known = |(target, other): &(usize, &String)| {
             *other == name
                 && self
@@ -557,61 +460,4 @@ impl Sent {
 
 fn not_in_flight(id: &str) -> anyhow::Error {
     anyhow!("{id:?} is not in flight: it was not sent, was refused, or has ended")
-}
-
-/// Every target that is ever part of the fleet, in the order of their numbers.
-fn all_targets(scenario: &Scenario) -> impl Iterator<Item = &str> {
-    let added = scenario.steps.iter().filter_map(|step| step.add.as_ref());
-    (scenario.fleet.targets.iter())
-        .chain(added)
-        .map(String::as_str)
-}
-
-fn plugin(scenario: &Scenario) -> Result<adapter::Config> {
-    let bindings = &scenario.bindings;
-    let first = scenario.fleet.targets.len();
-    let mut endpoints = Vec::new();
-    for (target, name) in all_targets(scenario).enumerate() {
-        let parts = name
-            .split_once('/')
-            .and_then(|(name, rank)| Some((name, rank.parse().ok()?)));
-        let Some((endpoint, rank)) = parts else {
-            bail!("target {name:?}: wanted \"endpoint/rank\", for example \"a/0\"");
-        };
-        endpoints.push(adapter::Endpoint {
-            name: endpoint.to_owned(),
-            address: String::new(),
-            ranks: 1,
-            first_rank: rank,
-            role: adapter::Role::All,
-            dialect: adapter::Speaks::Vllm,
-            models: None,
-            labels: Default::default(),
-            instance: Some(target.to_string()),
-            absent: target >= first,
-        });
-    }
-    Ok(adapter::Config {
-        route: String::new(),
-        policy: config(&scenario.config)?,
-        fallback: adapter::Fallback::LeastLoad,
-        endpoints,
-        session: None,
-        explicit_header: "x-pointsman-target".to_owned(),
-        explain: true,
-        bindings: adapter::Bindings {
-            max: bindings.max,
-            ttl_ms: bindings.ttl_ms,
-            reject_when_full: matches!(bindings.when_full, WhenFull::Reject),
-            lease_ms: u64::MAX,
-        },
-        // A scenario sends a request anew itself.
-        attempts: 1,
-        read_body: false,
-        inspect_bytes: 0,
-        test: Some(adapter::Test {
-            path: CONTROL.to_owned(),
-            label: String::new(),
-        }),
-    })
 }
