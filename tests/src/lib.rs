@@ -11,6 +11,7 @@
 //! # Ok(()) }
 //! ```
 
+mod envoy;
 mod fleet;
 mod host;
 mod metrics;
@@ -19,6 +20,7 @@ mod process;
 mod raw;
 mod scripted;
 
+pub use envoy::{Envoy, Gauges, envoy, run};
 pub use fleet::fleet;
 pub use host::{Answer, Engine, Host};
 pub use metrics::Metrics;

@@ -54,6 +54,30 @@ fn every_scenario_passes_as_webassembly() -> Result<()> {
     Ok(())
 }
 
+/// With real requests, and two workers that share nothing but the store.
+#[test]
+fn every_scenario_passes_in_envoy() -> Result<()> {
+    let envoy = pointsman_tests::envoy()?.display().to_string();
+    let arguments = [
+        "policy",
+        "test",
+        "--host",
+        "envoy",
+        "--envoy",
+        &envoy,
+        "--scenario",
+    ];
+    let output = Command::new(pointsman())
+        .args(arguments)
+        .args(scenarios()?)
+        .output()
+        .context("`make build` first")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{said}{errors}");
+    Ok(())
+}
+
 #[test]
 fn the_first_difference_is_printed_and_the_exit_status_is_1() -> Result<()> {
     let folder = tempfile::tempdir()?;

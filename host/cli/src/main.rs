@@ -5,6 +5,7 @@ mod commands;
 mod config;
 mod demo;
 mod engines;
+mod envoy;
 mod native;
 mod policies;
 mod scenario;

@@ -66,14 +66,14 @@ pub const BUILT_IN: &[BuiltIn] = &[
 pub const BUILT_IN: &[BuiltIn] = &[];
 
 /// What a policy is fused with for Envoy.
-#[cfg(envoy_adapter)]
+#[cfg(feature = "policies")]
 pub const ENVOY_ADAPTER: Option<&[u8]> = Some(include_bytes!(concat!(
     env!("POINTSMAN_POLICIES"),
     "/envoy-adapter.wasm"
 )));
 
-/// Built without an adapter.
-#[cfg(not(envoy_adapter))]
+/// Built without it.
+#[cfg(not(feature = "policies"))]
 pub const ENVOY_ADAPTER: Option<&[u8]> = None;
 
 /// The policy of a name.

@@ -1,5 +1,7 @@
 //! `pointsman envoy …`: policies for stock Envoy.
 
+mod config;
+
 use super::print_json;
 use crate::policies::{ENVOY_ADAPTER, Named, digest};
 use anyhow::{Context, Result};
@@ -17,6 +19,8 @@ pub enum Command {
     Build(BuildArgs),
     /// What a module for Envoy was made from
     Inspect(InspectArgs),
+    /// A complete configuration of Envoy from a pointsman.toml, with the policy in it
+    Config(config::Args),
 }
 
 /// Arguments of `build`.
@@ -50,6 +54,7 @@ pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Build(args) => build(args, as_json),
         Command::Inspect(args) => show(args, as_json),
+        Command::Config(args) => config::run(args, as_json),
     }
 }
 

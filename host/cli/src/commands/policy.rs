@@ -9,7 +9,7 @@ mod shadow;
 use super::print_json;
 use super::remote::Remote;
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
-use crate::scenario::{Difference, Host, Scenario, play};
+use crate::scenario::{Difference, EnvoyHost, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Subcommand, ValueEnum};
 use pointsman_core::Core;
@@ -71,6 +71,14 @@ pub struct TestArgs {
     /// Where the policy runs
     #[arg(long, value_enum, default_value_t = Where::Wasm)]
     host: Where,
+    /// The program for --host envoy
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POINTSMAN_ENVOY",
+        default_value = "envoy"
+    )]
+    envoy: PathBuf,
 }
 
 /// Arguments of `build`.
@@ -183,17 +191,23 @@ struct Played {
 }
 
 fn test(args: &TestArgs, as_json: bool) -> Result<ExitCode> {
-    let (host, name): (Box<dyn Host>, _) = match args.host {
-        Where::Native => (Box::new(NativeHost), "native"),
+    let (host, name): (Box<Player>, _) = match args.host {
+        Where::Native => (on(NativeHost), "native"),
         Where::Wasm => {
             let (engine, compiled) = (Engine::new()?, RefCell::default());
-            (Box::new(WasmHost { engine, compiled }), "wasm")
+            (on(WasmHost { engine, compiled }), "wasm")
         }
-        Where::Envoy => bail!("--host envoy is not there yet: use native or wasm"),
+        Where::Envoy => {
+            let envoy = EnvoyHost::new(args.envoy.clone())?;
+            (
+                Box::new(move |scenario, policy| envoy.play(scenario, policy)),
+                "envoy",
+            )
+        }
     };
     let mut all = Vec::new();
     for path in &args.scenarios {
-        let one = test_one(path, host.as_ref(), name, args.policy.as_deref());
+        let one = test_one(path, &host, name, args.policy.as_deref());
         if !as_json {
             print_played(&one);
         }
@@ -220,7 +234,15 @@ fn test(args: &TestArgs, as_json: bool) -> Result<ExitCode> {
     })
 }
 
-fn test_one(path: &Path, host: &dyn Host, name: &'static str, policy: Option<&str>) -> Played {
+/// Plays a scenario with a policy in the place of its own.
+type Player = dyn Fn(&Scenario, Option<&str>) -> Result<Result<(), Difference>>;
+
+/// On core, in this process.
+fn on(host: impl Host + 'static) -> Box<Player> {
+    Box::new(move |scenario, policy| play(scenario, &host, policy))
+}
+
+fn test_one(path: &Path, host: &Player, name: &'static str, policy: Option<&str>) -> Played {
     let mut played = Played {
         scenario: path.to_owned(),
         policy: policy.unwrap_or_default().to_owned(),
@@ -235,7 +257,7 @@ fn test_one(path: &Path, host: &dyn Host, name: &'static str, policy: Option<&st
         if let (None, Some(policy)) = (policy, &scenario.policy) {
             played.policy.clone_from(policy);
         }
-        play(&scenario, host, policy)
+        host(&scenario, policy)
     });
     match outcome {
         Ok(Ok(())) => played.passed = true,

@@ -1,11 +1,12 @@
 //! Plays a scenario: its steps drive the host's own state machines.
 
+use super::expect::{Difference, Got, json};
 use super::file::{Bound, Check, Expect, Load, Scenario, Send, Step};
 use crate::policies::Decider;
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_core::{
-    Charge, Core, Endpoint, Explicit, Fallback, Incoming, Key, Limits, ManualClock, Outcome,
-    Refusal, Roles, Router, Scope, Shared, Target, TargetSpec, Ticket, Worker, decide, hash_text,
+    Charge, Core, Endpoint, Explicit, Fallback, Incoming, Key, Limits, ManualClock, Outcome, Roles,
+    Router, Scope, Shared, Target, TargetSpec, Ticket, Worker, decide, hash_text,
 };
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -15,25 +16,6 @@ use std::sync::Arc;
 pub trait Host {
     /// A policy by name or path, configured with JSON.
     fn policy(&self, core: &Arc<Core>, policy: &str, config: &str) -> Result<Decider>;
-}
-
-/// The first thing that was not as it should be.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Difference {
-    /// counts from 1
-    pub step: usize,
-    pub expected: String,
-    pub got: String,
-}
-
-impl Difference {
-    fn new(expected: impl Into<String>, got: impl Into<String>) -> Difference {
-        Difference {
-            step: 0,
-            expected: expected.into(),
-            got: got.into(),
-        }
-    }
 }
 
 /// Plays it; `policy` is used where the file names none, and instead of the one that it names.
@@ -259,58 +241,36 @@ impl<'a> Stage<'a> {
         id: &str,
         outcome: Outcome,
     ) -> Result<Result<(), Difference>> {
-        let ticket = match outcome {
-            Outcome::Refused(refusal) => return Ok(refused(expect, &refusal)),
-            Outcome::Routed(ticket) => ticket,
+        let got = match &outcome {
+            Outcome::Refused(refusal) => Got::Refused {
+                status: refusal.status,
+                message: refusal.message.clone(),
+                reason: refusal.reason.clone(),
+                fallback: refusal.fallback,
+            },
+            Outcome::Routed(ticket) => {
+                let verdict = ticket.verdict();
+                let failure = verdict.failure.as_ref();
+                Got::Routed {
+                    target: self.name(ticket.target()),
+                    reason: (failure.map(|f| format!("fallback: {f}")))
+                        .or(verdict.reason.clone())
+                        .unwrap_or_default(),
+                    fallback: verdict.fallback,
+                    adopted: verdict.adopted,
+                }
+            }
         };
-        let name = self.name(ticket.target());
-        let verdict = ticket.verdict().clone();
-        let reason = (verdict.failure.as_ref().map(|f| format!("fallback: {f}")))
-            .or(verdict.reason)
-            .unwrap_or_default();
-        let got = format!("{name} ({reason})");
-        if let Some(sent) = self.sent.get_mut(id) {
+        if let Outcome::Routed(ticket) = outcome
+            && let Some(sent) = self.sent.get_mut(id)
+        {
             sent.target = Some(ticket.target());
             sent.ticket = Some(ticket);
         }
-
-        let mut wanted: Vec<(bool, String)> = Vec::new();
         if let Some(target) = &expect.target {
             self.target(target)?;
-            wanted.push((*target == name, target.clone()));
         }
-        if let Some(any) = &expect.any {
-            wanted.push((any.contains(&name), format!("one of {}", any.join(", "))));
-        }
-        if let Some(other) = &expect.same_as {
-            let other_name = self.where_is(other)?;
-            wanted.push((other_name == name, format!("{other_name}, as {other}")));
-        }
-        if let Some(other) = &expect.not_same_as {
-            let other_name = self.where_is(other)?;
-            wanted.push((other_name != name, format!("not {other_name}, as {other}")));
-        }
-        if let Some(word) = &expect.reason {
-            wanted.push((*word == reason, format!("reason {word}")));
-        }
-        if let Some(status) = expect.reject {
-            wanted.push((false, format!("refused with {status}")));
-        }
-        if let Some(fallback) = expect.fallback {
-            let text = if fallback {
-                "the fallback"
-            } else {
-                "the policy"
-            };
-            wanted.push((fallback == verdict.fallback, format!("decided by {text}")));
-        }
-        if let Some(adopted) = expect.adopted {
-            wanted.push((adopted == verdict.adopted, format!("adopted = {adopted}")));
-        }
-        Ok(match wanted.into_iter().find(|(as_wanted, _)| !as_wanted) {
-            Some((_, wanted)) => Err(Difference::new(wanted, got)),
-            None => Ok(()),
-        })
+        expect.compare(&got, |other| self.where_is(other))
     }
 
     fn fail(&mut self, id: &str) -> Result<()> {
@@ -431,44 +391,4 @@ impl<'a> Stage<'a> {
 
 fn not_in_flight(id: &str) -> anyhow::Error {
     anyhow!("{id:?} is not in flight: it was not sent, was refused, or has ended")
-}
-
-fn refused(expect: &Expect, refusal: &Refusal) -> Result<(), Difference> {
-    let got = || format!("refused with {}: {}", refusal.status, refusal.message);
-    let routed = expect.target.is_some()
-        || expect.any.is_some()
-        || expect.same_as.is_some()
-        || expect.not_same_as.is_some()
-        || expect.adopted.is_some();
-    let Some(status) = expect.reject.filter(|_| !routed) else {
-        return Err(Difference::new("routed", got()));
-    };
-    if status != refusal.status {
-        return Err(Difference::new(format!("refused with {status}"), got()));
-    }
-    if let Some(word) = &expect.reason
-        && refusal.reason.as_ref() != Some(word)
-    {
-        let found = refusal.reason.as_deref().unwrap_or("none");
-        let text = |word: &str| format!("reason {word}");
-        return Err(Difference::new(text(word), text(found)));
-    }
-    match expect.fallback {
-        Some(fallback) if fallback != refusal.fallback => {
-            Err(Difference::new(decided_by(fallback), decided_by(!fallback)))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn decided_by(fallback: bool) -> &'static str {
-    if fallback {
-        "decided by the fallback"
-    } else {
-        "decided by the policy"
-    }
-}
-
-fn json(config: &toml::Table) -> Result<String> {
-    serde_json::to_string(config).context("the configuration has no JSON form")
 }
