@@ -3,6 +3,7 @@
 use crate::bindings::pointsman::policy::{affinity, engine, facts, fleet, log, state, types};
 use crate::budget::LogBudget;
 use crate::convert;
+use crate::deadline::Deadline;
 use crate::driving::Engines;
 use pointsman_core::{Ask, Cells};
 use send_wrapper::SendWrapper;
@@ -27,6 +28,7 @@ pub(crate) struct State {
     /// The engines, while a tick runs: whatever else it is called for, it may not drive them.
     pub(crate) engines: Option<Arc<dyn Engines>>,
     pub(crate) memory: MemoryLimit,
+    pub(crate) deadline: Deadline,
     log: Arc<LogBudget>,
     log_lines: u32,
 }
@@ -47,6 +49,7 @@ impl State {
                 bytes: memory_limit,
                 exceeded: false,
             },
+            deadline: Deadline::default(),
             log,
             log_lines: 0,
         }

@@ -13,7 +13,7 @@ use crate::trap;
 use pointsman_core::{Ask, Cells, Decision, Event, Failure, Router, Wants};
 use std::rc::Rc;
 use std::sync::Arc;
-use wasmtime::Store;
+use wasmtime::{Store, UpdateDeadline};
 
 /// Configuring happens off the request path and may take longer than a decision.
 const CONFIGURE_MS: u64 = 1000;
@@ -24,7 +24,7 @@ const TICK_LIMIT_MS: u64 = 5000;
 /// What a policy may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// of one decision, in ms, at least 1; ends up to 2 ms late
+    /// of one decision, in ms, at least 1; one that spins ends half as late again, or up to 2 ms
     pub time_ms: u64,
     /// linear memory, in MiB, at least 1
     pub memory_mb: u64,
@@ -70,7 +70,13 @@ impl Live {
         let state = State::new(name, cells, memory, prepared.log.clone());
         let mut store = Store::new(prepared.pre.engine(), state);
         store.limiter(|state| &mut state.memory);
-        store.set_epoch_deadline(CONFIGURE_MS / TICK_MS + 1);
+        store.epoch_deadline_callback(|mut store| {
+            Ok(match store.data_mut().deadline.ends() {
+                true => UpdateDeadline::Interrupt,
+                false => UpdateDeadline::Continue(1),
+            })
+        });
+        limit(&mut store, CONFIGURE_MS);
         let guest = match prepared.pre.instantiate(&mut store) {
             Ok(guest) => guest,
             Err(e) => {
@@ -133,12 +139,18 @@ impl Live {
         call: impl FnOnce(&Exports, &mut Store<State>) -> wasmtime::Result<R>,
     ) -> Result<R, Failure> {
         self.store.data_mut().put(ask);
-        // The current tick is partly over: one more, so that the limit is never cut short.
-        self.store.set_epoch_deadline(limits.time_ms / TICK_MS + 1);
+        limit(&mut self.store, limits.time_ms);
         let answer = call(self.guest.pointsman_policy_policy(), &mut self.store);
         self.store.data_mut().put(None);
         answer.map_err(|e| trap::classify(&e, &self.store, limits, limits.time_ms))
     }
+}
+
+/// A call begins that has so much time.
+fn limit(store: &mut Store<State>, ms: u64) {
+    store.data_mut().deadline.begin(ms);
+    // The current tick is partly over: one more, so that the limit is never cut short.
+    store.set_epoch_deadline(ms / TICK_MS + 1);
 }
 
 /// See the module. After a failure the next question meets a fresh instance.

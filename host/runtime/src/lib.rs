@@ -15,6 +15,7 @@ mod cache;
 mod contract;
 mod control;
 mod convert;
+mod deadline;
 mod driving;
 mod engine;
 mod host;
