@@ -100,7 +100,7 @@ struct Functions {
 }
 
 impl Library {
-    /// Loads a driver; a path without `/` is searched where the system searches libraries.
+    /// Loads a driver: this file, and none of the same name that the system knows of.
     ///
     /// Code in the library runs from here on: load none that you would not link.
     ///
@@ -111,7 +111,7 @@ impl Library {
         let name = path.to_owned();
         // SAFETY: initialisers of the library run. That is what loading a driver means; whoever
         // names the file answers for it.
-        let library = unsafe { libloading::Library::new(path) };
+        let library = unsafe { libloading::Library::new(Path::new(".").join(path)) };
         let library = library.map_err(|source| LoadError::Load {
             path: name.clone(),
             source,
