@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::site::{Shared, Site};
 use crate::thread;
 use http::header::HeaderName;
-use pointsman_core::{Core, Fleet, Source, hash_text};
+use pointsman_core::{Core, Failure, Fleet, Source, hash_text};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -75,6 +75,12 @@ impl Proxy {
     pub fn with_admin_routes(mut self, routes: axum::Router) -> Proxy {
         self.admin_routes = self.admin_routes.merge(routes);
         self
+    }
+
+    /// Counts a failure of the policy that no request met, beside those that one did.
+    pub fn failures(&self) -> impl Fn(&str, &Failure) + Send + use<> {
+        let tally = self.tallies.first().cloned().unwrap_or_default();
+        move |policy, failure| tally.policy_failure(policy, failure.cause())
     }
 
     /// Where clients come in.

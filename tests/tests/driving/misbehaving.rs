@@ -58,5 +58,9 @@ async fn a_policy_whose_ticks_fail_is_taken_out_as_one_whose_decisions_do() -> R
         .await
         .context("it stays")??;
     assert_eq!(reason, "fallback:paused");
+    let labels = ["policy=\"driving-guest\"", "cause=\"trap\""];
+    let metrics = host.metrics().await?;
+    let failures = metrics.sum("pointsman_policy_failures_total", &labels);
+    ensure!(failures >= 5.0, "{failures} of 5");
     Ok(())
 }

@@ -63,7 +63,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     if let Some(watch) = deciding.watch {
         runtime.spawn(watch.run());
     }
-    let control = deciding.slot.map(|slot| Control::start(slot, engines));
+    let failures = proxy.failures();
+    let control = (deciding.slot).map(|slot| Control::start(slot, engines, failures));
     let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     Ok(ExitCode::SUCCESS)
