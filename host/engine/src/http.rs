@@ -11,6 +11,10 @@ use crate::reference;
 
 /// Of an answer, bytes; a page of metrics of 1,024 ranks fits.
 const ANSWER_BYTES: usize = 16 << 20;
+/// For an answer; whoever calls has a deadline of its own (`Desk`), this ends what it has given up.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// To write a trace. Its place is noted also where nobody waits for it any more.
+const PROFILE_PATIENCE: Duration = Duration::from_secs(120);
 /// Of what an engine says of a profile, bytes: a place, most often.
 const PROFILE_BYTES: usize = 64 << 10;
 /// Of an engine's error that is passed on, characters.
@@ -46,10 +50,8 @@ impl HttpDriver {
         let base = base.ok_or_else(|| {
             Failure::unavailable(format!("engine: wanted http://HOST:PORT, found {url}"))
         })?;
-        // Whoever calls has a deadline of its own (`Desk`); these end what it has given up.
         let client = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(2))
-            .timeout(Duration::from_secs(10))
             .redirect(reqwest::redirect::Policy::none())
             .pool_idle_timeout(Duration::from_secs(3))
             .no_proxy()
@@ -65,10 +67,20 @@ impl HttpDriver {
     }
 
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Failure> {
+        self.call_within(PATIENCE, method, path, body)
+    }
+
+    fn call_within(
+        &self,
+        patience: Duration,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Vec<u8>, Failure> {
         let mut url = self.base.clone();
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
         let what = format!("{method} {url}");
-        let mut request = self.client.request(method, url);
+        let mut request = self.client.request(method, url).timeout(patience);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -188,7 +200,7 @@ impl Driver for HttpDriver {
     }
 
     fn profile_stop(&mut self) -> Result<String, Failure> {
-        let mut said = self.call(Method::POST, "/stop_profile", None)?;
+        let mut said = self.call_within(PROFILE_PATIENCE, Method::POST, "/stop_profile", None)?;
         said.truncate(PROFILE_BYTES);
         Ok(String::from_utf8_lossy(&said).into_owned())
     }

@@ -107,6 +107,31 @@ fn metrics_and_profiling_windows_of_the_reference_engine() {
 }
 
 #[test]
+fn a_trace_that_takes_longer_than_anybody_waits_is_noted_when_it_is_there() {
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    let url = server(move |mut stream, head| {
+        if head.starts_with("POST /stop_profile ") {
+            waits.recv().unwrap();
+        }
+        let answer = body("200 OK", "/traces/rank0.json.gz");
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let limits = Limits {
+        deadline: Duration::from_secs(2),
+        queue: 8,
+    };
+    let desk = desk(url, HttpDialect::Vllm, limits);
+    desk.profile_start(None).unwrap();
+    assert!(why(desk.profile_stop()).contains("did not answer within"));
+    go_on.send(()).unwrap();
+    while desk.profile().open {
+        thread::yield_now();
+    }
+    let place = Some(Ok("/traces/rank0.json.gz".to_owned()));
+    assert_eq!(desk.profile().last, place);
+}
+
+#[test]
 fn sglangs_settings_are_read_where_they_are_and_a_refusal_inside_a_200_is_one() {
     let url = server(|mut stream, head| {
         let answer = if head.starts_with("GET /server_info ") {

@@ -8,7 +8,7 @@ use crate::site::{Shared, Site};
 use crate::thread;
 use crate::witnesses::Witnesses;
 use http::header::HeaderName;
-use pointsman_core::{Core, Source, hash_text};
+use pointsman_core::{Core, Failure, Source, hash_text};
 use pointsman_request::{BadSetting, Identifier, Learner};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
@@ -88,6 +88,12 @@ impl Proxy {
     /// Replaces its endpoints later.
     pub fn reloader(&self) -> Reloader {
         Reloader::new(self.shared.clone())
+    }
+
+    /// Counts a failure of the policy that no request met, beside those that one did.
+    pub fn failures(&self) -> impl Fn(&str, &Failure) + Send + use<> {
+        let tally = self.tallies.first().cloned().unwrap_or_default();
+        move |policy, failure| tally.policy_failure(policy, failure.cause())
     }
 
     /// Where clients come in.

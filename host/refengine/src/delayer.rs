@@ -378,3 +378,5 @@ impl Delayer {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod traffic;

@@ -8,7 +8,7 @@
 use crate::driving::Engines;
 use crate::instance::Instance;
 use crate::slot::Slot;
-use pointsman_core::Source as _;
+use pointsman_core::{Failure, Source as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -29,17 +29,21 @@ pub struct Control {
 }
 
 impl Control {
-    /// Starts it.
+    /// Starts it. `failed` hears of every tick that fails: of which policy, and how.
     ///
     /// # Errors
     /// If the system gives no thread.
-    pub fn start(slot: Arc<Slot>, engines: Arc<dyn Engines>) -> std::io::Result<Control> {
+    pub fn start(
+        slot: Arc<Slot>,
+        engines: Arc<dyn Engines>,
+        failed: impl Fn(&str, &Failure) + Send + 'static,
+    ) -> std::io::Result<Control> {
         let ends = Arc::new(AtomicBool::new(false));
         let (of, until) = (slot.clone(), ends.clone());
         let name = "pointsman-control".to_owned();
         thread::Builder::new()
             .name(name)
-            .spawn(move || run(&of, &engines, &until))?;
+            .spawn(move || run(&of, &engines, &failed, &until))?;
         Ok(Control { slot, ends })
     }
 }
@@ -53,6 +57,7 @@ impl Drop for Control {
 
 /// The instance of one generation.
 struct Ticking {
+    policy: String,
     instance: Instance,
     interval: Duration,
     next: Instant,
@@ -67,6 +72,7 @@ impl Ticking {
             ms => Duration::from_millis(ms.into()).max(SHORTEST_INTERVAL),
         };
         Some(Ticking {
+            policy: prepared.policy().name.clone(),
             instance: Instance::new(prepared, cells),
             interval,
             next: Instant::now() + interval,
@@ -74,14 +80,20 @@ impl Ticking {
     }
 }
 
-fn run(slot: &Slot, engines: &Arc<dyn Engines>, ends: &AtomicBool) {
+fn run(
+    slot: &Slot,
+    engines: &Arc<dyn Engines>,
+    failed: &dyn Fn(&str, &Failure),
+    ends: &AtomicBool,
+) {
     let mut generation = slot.generation();
     let mut ticking = Ticking::of(slot);
     while !ends.load(Ordering::Acquire) {
         let now = Instant::now();
         if let Some(due) = ticking.as_mut().filter(|ticking| ticking.next <= now) {
             if let Err(failure) = due.instance.tick(slot.now_ms(), engines) {
-                tracing::warn!("a tick of the policy failed: {failure}");
+                failed(&due.policy, &failure);
+                tracing::warn!(policy = due.policy, "a tick failed: {failure}");
                 slot.failed(generation, &failure);
             }
             due.next = (due.next + due.interval).max(Instant::now());

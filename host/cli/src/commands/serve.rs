@@ -89,7 +89,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     }
     runtime.spawn(admin::follow(reload.follows()));
     runtime.spawn(reload.on(hangups, "SIGHUP"));
-    let control = deciding.slot.map(|slot| Control::start(slot, engines));
+    let failures = proxy.failures();
+    let control = (deciding.slot).map(|slot| Control::start(slot, engines, failures));
     let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     witnesses.recorder.stop();

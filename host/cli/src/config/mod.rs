@@ -1,7 +1,10 @@
 //! `pointsman.toml`.
 
 mod differs;
+mod driving;
 mod settings;
+
+pub use driving::{Driver, DriverKind, Grant};
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -280,50 +283,7 @@ pub struct Pool {
     pub driver: Option<Driver>,
 }
 
-/// How the engines of a pool are driven, each by a driver of its own.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Driver {
-    pub kind: DriverKind,
-    /// the shared library, for that kind
-    pub library: Option<PathBuf>,
-    /// the library's own; it gets {"name": …, "url": …, "config": this}
-    #[serde(default)]
-    pub config: toml::Table,
-    /// of one call. Default "1s", at most "60s"
-    #[serde(with = "humantime_serde", default = "driver_deadline")]
-    pub deadline: Duration,
-}
-
-fn driver_deadline() -> Duration {
-    Duration::from_secs(1)
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum DriverKind {
-    /// behind the C ABI
-    Library,
-    /// over HTTP, as the next ones: `pointsman engine`
-    Reference,
-    Sglang,
-    Vllm,
-    Atom,
-    /// takes profiling windows, and knows nothing else
-    Null,
-}
-
-/// The engines that a policy may drive.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Grant {
-    /// the name that the policy gives itself
-    pub policy: String,
-    /// endpoints; "*": all that have a driver
-    pub engines: Vec<String>,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     #[default]

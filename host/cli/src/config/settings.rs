@@ -1,6 +1,6 @@
 //! From the file to the parts: checks what a type cannot say, and fills the proxy's settings.
 
-use super::{Config, Dialect, DriverKind, Fallback, Limits, Pool, Role};
+use super::{Config, Dialect, Fallback, Limits, Pool, Role};
 use anyhow::{Context, Result, bail, ensure};
 use pointsman_proxy as proxy;
 use std::collections::{BTreeSet, HashSet};
@@ -44,31 +44,6 @@ impl Config {
         );
         // Urls, header names, JSON pointers.
         Ok(self.settings(0).check()?)
-    }
-
-    /// A grant of what is not there would be a policy that wonders why it is denied.
-    fn check_grants(&self) -> Result<()> {
-        for (grant, at) in self.grants.iter().zip(0..) {
-            let key = format!("grant[{at}]");
-            ensure!(
-                !grant.policy.is_empty() && !grant.engines.is_empty(),
-                "{key}: wanted the name of a policy and at least one engine, or \"*\""
-            );
-            for name in grant.engines.iter().filter(|name| *name != "*") {
-                let of = |pool: &&Pool| pool.endpoints.iter().any(|e| e.name == *name);
-                let pool = self.pools.iter().find(of);
-                let pool = pool.with_context(|| {
-                    format!("{key}.engines: there is no endpoint of the name {name:?}")
-                })?;
-                ensure!(
-                    pool.driver.is_some(),
-                    "{key}.engines: {name:?} has no driver: pool {:?} needs one, such as \
-                     driver = {{ kind = \"vllm\" }}",
-                    pool.name
-                );
-            }
-        }
-        Ok(())
     }
 
     /// What can be used, and hardly does what was meant.
@@ -302,22 +277,7 @@ impl Pool {
             time(&format!("pool[{at}].health.timeout"), health.timeout, false)?;
         }
         if let Some(driver) = &self.driver {
-            let key = format!("pool[{at}].driver");
-            let found = driver.deadline;
-            ensure!(
-                !found.is_zero() && found <= Duration::from_secs(60),
-                "{key}.deadline = {found:?}: wanted more than 0s, and at most 60s"
-            );
-            let is_library = driver.kind == DriverKind::Library;
-            ensure!(
-                is_library == driver.library.is_some(),
-                "{key}: kind = \"library\" and library = \"FILE\" go together, and neither without \
-                 the other"
-            );
-            ensure!(
-                is_library || driver.config.is_empty(),
-                "{key}.config is for kind = \"library\" only: leave it out"
-            );
+            driver.check(&format!("pool[{at}].driver"))?;
         }
         time(
             &format!("pool[{at}].breaker.cooldown"),
