@@ -4,8 +4,18 @@
 //! One policy (`tests/fuse/policy`), as a component in wasmtime and fused with an adapter
 //! (`tests/fuse/adapter`) that plays the proxy's side; both get the same values of every kind of type.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests"
+)]
+
 use pointsman_fuse::{Options, fuse};
-use pointsman_tests::guest;
+use pointsman_tests::{guest, pointsman};
+use std::process::Command;
 use std::sync::LazyLock;
 use wasmtime::component::{Component, HasSelf, Linker};
 use wasmtime::{Engine, Instance, Memory, Module, Result, Store, Trap, TypedFunc};
@@ -309,4 +319,61 @@ fn the_adapters_own_code_is_not_counted() {
 fn without_fuel_nothing_is_counted() {
     let mut fused = Fused::new(0).start();
     fused.call("spin", 5_000_000).unwrap();
+}
+
+/// Runs the binary; its JSON.
+fn command(args: &[&str]) -> (bool, serde_json::Value) {
+    let output = Command::new(pointsman())
+        .args(args)
+        .arg("--json")
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    (
+        output.status.success(),
+        serde_json::from_str(&text).unwrap(),
+    )
+}
+
+#[test]
+fn the_command_writes_what_the_library_fuses_and_inspects_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("policy.wasm"), POLICY.as_slice()).unwrap();
+    let adapter = guest("torture-adapter");
+    let build = |policy: &str, out: &str| {
+        let adapter = adapter.to_str().unwrap();
+        command(&[
+            "envoy",
+            "build",
+            &path(policy),
+            "-o",
+            &path(out),
+            "--adapter",
+            adapter,
+        ])
+    };
+    let (ok, built) = build("policy.wasm", "fused.wasm");
+    assert!(ok, "{built}");
+    let fused = fuse(&POLICY, &read("torture-adapter"), &Options::default()).unwrap();
+    assert!(std::fs::read(path("fused.wasm")).unwrap() == fused.bytes);
+
+    let (ok, inspected) = command(&["envoy", "inspect", &path("fused.wasm")]);
+    assert!(ok, "{inspected}");
+    assert_eq!(
+        inspected["made"]["component"],
+        fused.made.component.as_str()
+    );
+    assert_eq!(inspected["made"]["adapter"], fused.made.adapter.as_str());
+    assert_eq!(inspected["sha256"], built["sha256"]);
+
+    // Not a component: refused, and nothing is written.
+    let (ok, refused) = build("fused.wasm", "twice.wasm");
+    assert!(!ok);
+    let error = refused["error"].as_str().unwrap();
+    assert!(
+        error.contains("wanted a policy component, found a core module"),
+        "{error}"
+    );
+    assert!(!std::path::Path::new(&path("twice.wasm")).exists());
 }

@@ -5,6 +5,7 @@
 //! of both sides are then in one table, which the generator of the border needs.
 
 use crate::Error;
+use crate::adapter::{offered, post_return};
 use crate::boundary::{Crossing, Side};
 use crate::module::{Cell, CoreModule, Item, Kind};
 use crate::synth::{Made, Signature};
@@ -279,12 +280,8 @@ impl<'a> Flattener<'a> {
             return Ok(Provider::Made(Made::Trap(signature)));
         }
         let adapter = self.adapter_module()?;
-        let prefixed = format!("fuse:{name}");
-        let function = (adapter.export(Kind::Function, &prefixed))
-            .or_else(|| adapter.export(Kind::Function, &name))
-            .ok_or_else(|| Error::NoImport(name.clone()))?;
-        let post_return = (adapter.export(Kind::Function, &format!("fuse:cabi_post_{name}")))
-            .or_else(|| adapter.export(Kind::Function, &format!("cabi_post_{name}")));
+        let function = offered(adapter, &name).ok_or_else(|| Error::NoImport(name.clone()))?;
+        let post_return = post_return(adapter, &name);
         let mut callee = self.adapter_side(function)?;
         callee.post_return = post_return.map(|index| of(ADAPTER, Kind::Function, index));
         let caller = self.policy_side(&name, options)?;
@@ -298,10 +295,7 @@ impl<'a> Flattener<'a> {
         let mut providers = Vec::new();
         let imports = self.adapter_module()?.imports.clone();
         for (at, import) in imports.into_iter().enumerate() {
-            let name = match import.module.as_str() {
-                "$root" => import.name.clone(),
-                module => format!("{module}#{}", import.name),
-            };
+            let name = import.full_name();
             let Some(ty) = import.ty else {
                 let found = format!("one that imports {name}, which is no function");
                 return Err(Error::NoAdapter(found));

@@ -1,8 +1,8 @@
 //! A fence around the generator: its panics become errors, its recursion has room.
 //!
 //! `wasmtime-environ` and `wit-component` check untrusted components, but they also assert what they
-//! believe to have checked, and walk nested types by recursion; their insides are not a stable
-//! interface. Whoever hands a component to the fuser must get an answer, so all of it runs on a thread
+//! believe to have checked (the WIT decoder does panic on some valid components that no tool makes), and
+//! walk nested types by recursion; their insides are not a stable interface. Whoever hands a component to the fuser must get an answer, so all of it runs on a thread
 //! of its own. What it was building when it panicked is dropped: nothing half made is looked at again.
 
 use crate::Error;

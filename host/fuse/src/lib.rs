@@ -22,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod boundary;
 mod error;
 mod flatten;

@@ -1,9 +1,12 @@
 //! A core module, as far as the linker has to know it.
 
 use crate::Error;
+use crate::synth::Signature;
 use std::collections::BTreeMap;
-use wasm_encoder::Instruction;
-use wasmparser::{ConstExpr, ExternalKind, Operator, Parser, Payload, TypeRef};
+use wasm_encoder::{Instruction, ValType};
+use wasmparser::{
+    CompositeInnerType, ConstExpr, ExternalKind, Operator, Parser, Payload, SubType, TypeRef,
+};
 
 /// The index spaces that modules share with each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -69,6 +72,10 @@ pub(crate) struct CoreModule {
     pub(crate) imported: PerKind,
     pub(crate) defined: PerKind,
     pub(crate) types: u32,
+    /// of each type: what it is, if it is a function of numbers
+    signatures: Vec<Option<Signature>>,
+    /// of each function: its type
+    functions: Vec<u32>,
     pub(crate) elements: u32,
     pub(crate) data: u32,
     pub(crate) exports: BTreeMap<String, (Kind, u32)>,
@@ -100,7 +107,10 @@ impl CoreModule {
             match payload? {
                 Payload::TypeSection(section) => {
                     for group in section {
-                        module.types += group?.types().len() as u32;
+                        for ty in group?.types() {
+                            module.types += 1;
+                            module.signatures.push(signature(ty));
+                        }
                     }
                 }
                 Payload::ImportSection(section) => {
@@ -116,6 +126,7 @@ impl CoreModule {
                             TypeRef::Tag(_) => (Kind::Tag, None),
                         };
                         *module.imported.of_mut(kind) += 1;
+                        module.functions.extend(ty);
                         module.imports.push(Import {
                             module: import.module.to_owned(),
                             name: import.name.to_owned(),
@@ -124,7 +135,12 @@ impl CoreModule {
                         });
                     }
                 }
-                Payload::FunctionSection(section) => module.defined.function = section.count(),
+                Payload::FunctionSection(section) => {
+                    module.defined.function = section.count();
+                    for ty in section {
+                        module.functions.push(ty?);
+                    }
+                }
                 Payload::TableSection(section) => module.defined.table = section.count(),
                 Payload::MemorySection(section) => module.defined.memory = section.count(),
                 Payload::TagSection(section) => module.defined.tag = section.count(),
@@ -152,10 +168,49 @@ impl CoreModule {
         Ok(module)
     }
 
+    /// The core type of a function, if it takes and gives numbers only.
+    pub(crate) fn signature(&self, function: u32) -> Option<&Signature> {
+        let ty = *self.functions.get(function as usize)?;
+        self.signatures.get(ty as usize)?.as_ref()
+    }
+
     /// What it exports under a name.
     pub(crate) fn export(&self, kind: Kind, name: &str) -> Option<u32> {
         let (found, index) = *self.exports.get(name)?;
         (found == kind).then_some(index)
+    }
+}
+
+impl Import {
+    /// As functions of WIT are named.
+    pub(crate) fn full_name(&self) -> String {
+        match self.module.as_str() {
+            "$root" => self.name.clone(),
+            module => format!("{module}#{}", self.name),
+        }
+    }
+}
+
+fn signature(ty: &SubType) -> Option<Signature> {
+    let CompositeInnerType::Func(function) = &ty.composite_type.inner else {
+        return None;
+    };
+    let all =
+        |types: &[wasmparser::ValType]| types.iter().map(number_type).collect::<Option<Vec<_>>>();
+    Some(Signature {
+        params: all(function.params())?,
+        results: all(function.results())?,
+    })
+}
+
+fn number_type(ty: &wasmparser::ValType) -> Option<ValType> {
+    match ty {
+        wasmparser::ValType::I32 => Some(ValType::I32),
+        wasmparser::ValType::I64 => Some(ValType::I64),
+        wasmparser::ValType::F32 => Some(ValType::F32),
+        wasmparser::ValType::F64 => Some(ValType::F64),
+        wasmparser::ValType::V128 => Some(ValType::V128),
+        wasmparser::ValType::Ref(_) => None,
     }
 }
 

@@ -30,6 +30,9 @@ pub struct Inspected {
 /// # Errors
 /// When the bytes are no module, or one that was not fused.
 pub fn inspect(fused: &[u8]) -> Result<Inspected, NotFused> {
+    if !Parser::is_core_wasm(fused) {
+        return Err(NotFused("it is no WebAssembly module".to_owned()));
+    }
     for payload in Parser::new(0).parse_all(fused) {
         let payload = payload.map_err(|error| NotFused(error.to_string()))?;
         if let Payload::CustomSection(section) = payload

@@ -5,25 +5,32 @@
 //! and cases. A type's own name does not count.
 
 use crate::Error;
+use crate::adapter::{check_fixed, check_offered, check_taken};
+use crate::limit;
+use crate::module::CoreModule;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use wasmparser::{Parser, Payload};
 use wit_component::DecodedWasm;
+use wit_parser::decoding::decode_world;
 use wit_parser::{
     Function, Handle, Resolve, Type, TypeDefKind, TypeId, WorldId, WorldItem, WorldKey,
 };
 
 /// Compares. WASI is passed over when it is to be stubbed.
 pub(crate) fn check(component: &[u8], adapter: &[u8], stub_wasi: bool) -> Result<(), Error> {
+    let module = CoreModule::read(adapter)?;
+    check_fixed(&module)?;
     let decoded = wit_component::decode(component)
         .map_err(|error| Error::NoComponent(format!("one without readable types: {error:#}")))?;
     let DecodedWasm::Component(policy, policy_world) = decoded else {
         return Err(Error::NoComponent("a WIT package".to_owned()));
     };
-    let (_, adapter) = wit_component::metadata::decode(adapter)
-        .map_err(|error| Error::NoAdapter(format!("one without readable types: {error:#}")))?;
+    let worlds = adapter_worlds(adapter)?;
 
     let policy = Side::read(&policy, policy_world)?;
-    let adapter = Side::read(&adapter.resolve, adapter.world)
-        .map_err(|error| Error::NoAdapter(error.to_string()))?;
+    let adapters: Vec<Side<'_>> = (worlds.iter())
+        .map(|(resolve, world)| Side::read(resolve, *world))
+        .collect::<Result<_, _>>()?;
 
     let wasi: Vec<&str> = (policy.imports.keys().map(String::as_str))
         .filter(|name| is_wasi(name))
@@ -35,18 +42,43 @@ pub(crate) fn check(component: &[u8], adapter: &[u8], stub_wasi: bool) -> Result
         return Err(Error::Resource(resource.clone()));
     }
     for (name, function) in policy.imports.iter().filter(|(name, _)| !is_wasi(name)) {
-        let Some(other) = adapter.exports.get(name) else {
-            return Err(Error::NoImport(name.clone()));
-        };
-        compare(name, (policy.resolve, function), (adapter.resolve, other))?;
+        let mut exports =
+            (adapters.iter()).filter_map(|side| Some((side.resolve, *side.exports.get(name)?)));
+        let other = (exports.next()).ok_or_else(|| Error::NoImport(name.clone()))?;
+        compare(name, (policy.resolve, function), other)?;
+        check_offered(&module, name, other)?;
     }
-    for (name, other) in &adapter.imports {
-        let Some(function) = policy.exports.get(name) else {
-            return Err(Error::NoExport(name.clone()));
-        };
-        compare(name, (policy.resolve, function), (adapter.resolve, other))?;
+    for adapter in &adapters {
+        for (name, other) in &adapter.imports {
+            let Some(function) = policy.exports.get(name) else {
+                return Err(Error::NoExport(name.clone()));
+            };
+            compare(name, (policy.resolve, function), (adapter.resolve, other))?;
+            check_taken(&module, name, (adapter.resolve, other))?;
+        }
     }
     Ok(())
+}
+
+/// The worlds that wit-bindgen has noted beside an adapter's code; each is left as it is, as joining
+/// them would have the decoder recurse without end where packages use each other.
+fn adapter_worlds(adapter: &[u8]) -> Result<Vec<(Resolve, WorldId)>, Error> {
+    let unreadable = |error: &dyn std::fmt::Display| {
+        Error::NoAdapter(format!("one whose types cannot be read: {error}"))
+    };
+    let mut worlds = Vec::new();
+    for payload in Parser::new(0).parse_all(adapter) {
+        if let Payload::CustomSection(section) = payload.map_err(|error| unreadable(&error))?
+            && section.name().starts_with("component-type")
+        {
+            limit::types(section.data()).map_err(|error| unreadable(&error))?;
+            worlds.push(decode_world(section.data()).map_err(|error| unreadable(&error))?);
+        }
+    }
+    if worlds.is_empty() {
+        return Err(Error::NoAdapter("one without types".to_owned()));
+    }
+    Ok(worlds)
 }
 
 /// Whether a function belongs to WASI.

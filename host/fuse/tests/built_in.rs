@@ -1,5 +1,14 @@
 //! The four policies, as they are built, fuse.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests"
+)]
+
 mod common;
 
 use common::{POLICIES, adapter, built_policy, contract};

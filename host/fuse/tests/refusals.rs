@@ -1,5 +1,14 @@
 //! What cannot be fused is refused, by name.
 
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests are tests"
+)]
+
 mod common;
 
 use common::{adapter, component, contract, contract_but, policy};

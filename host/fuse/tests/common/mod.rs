@@ -1,6 +1,6 @@
 //! Components and adapters made from WIT text: every function of theirs traps, which is all that a test
 //! of the fuser itself needs.
-#![allow(dead_code, missing_docs, reason = "shared by several tests")]
+#![allow(dead_code, reason = "shared by several tests")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
