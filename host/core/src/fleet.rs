@@ -104,10 +104,11 @@ impl Member {
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     members: Vec<Member>,
-    by_name: HashMap<String, Target>,
+    /// shared until a target comes or goes
+    by_name: Arc<HashMap<String, Target>>,
     ledger: Ledger,
-    /// the hash of each target's name
-    names: Vec<u64>,
+    /// the hash of each target's name; likewise
+    names: Arc<Vec<u64>>,
     /// the placement sets of each phase, for models that no target names
     unnamed: [Places; 3],
     /// and for those that one does
@@ -174,16 +175,17 @@ impl Snapshot {
             ..Snapshot::default()
         };
         fleet.ledger.grow(fleet.members.len());
+        fleet.index();
         fleet.rebuild();
         fleet
     }
 
     /// The same targets, with counters of their own.
-    pub(crate) fn with_loads(&self, loads: &[Load]) -> Snapshot {
-        let mut fleet = self.clone();
-        fleet.ledger = Ledger::reading(loads);
-        fleet.ledger.grow(fleet.members.len());
-        fleet
+    pub(crate) fn with_loads(&self, loads: &[(Target, Load)]) -> Snapshot {
+        Snapshot {
+            ledger: Ledger::reading(self.members.len(), loads),
+            ..self.clone()
+        }
     }
 
     /// The counters of all targets.
@@ -219,11 +221,17 @@ impl Snapshot {
         &self.names
     }
 
-    fn rebuild(&mut self) {
-        self.names = self.members.iter().map(|m| m.name).collect();
-        self.by_name = (self.targets())
+    /// What depends on who is there, in whatever condition.
+    fn index(&mut self) {
+        self.names = Arc::new(self.members.iter().map(|m| m.name).collect());
+        let by_name = (self.targets())
             .map(|(id, spec)| (spec.endpoint.name.clone(), id))
             .collect();
+        self.by_name = Arc::new(by_name);
+    }
+
+    /// What depends on their condition.
+    fn rebuild(&mut self) {
         // Whoever was removed is looked at once, however many they are.
         let live: Vec<(Target, &Member)> = (self.members.iter().zip(0..))
             .filter(|(m, _)| !m.standing.removed)
@@ -285,7 +293,7 @@ impl Fleet {
     /// them remains this one's own.
     pub fn mirror(&self, of: &Snapshot) {
         self.revise(|revision| {
-            revision.moves = true;
+            (revision.moves, revision.members) = (true, true);
             let fleet = &mut revision.next;
             fleet.members.clone_from(&of.members);
             fleet.ledger.grow(fleet.members.len());
@@ -315,9 +323,13 @@ impl Fleet {
         let mut revision = Revision {
             next: Snapshot::clone(&self.now.load()),
             moves: false,
+            members: false,
         };
         let result = revise(&mut revision);
         if revision.moves {
+            if revision.members {
+                revision.next.index();
+            }
             self.publish(revision.next);
         }
         result
@@ -369,6 +381,8 @@ impl Fleet {
 pub struct Revision {
     next: Snapshot,
     moves: bool,
+    /// not only in the condition of targets
+    members: bool,
 }
 
 impl Revision {
@@ -384,14 +398,14 @@ impl Revision {
         }
         let members = &mut self.next.members;
         let id = Target::try_from(members.len()).unwrap_or(Target::MAX);
-        (self.next.by_name).insert(spec.endpoint.name.clone(), id);
+        Arc::make_mut(&mut self.next.by_name).insert(spec.endpoint.name.clone(), id);
         members.push(Member {
             name: hash_text(&spec.endpoint.name),
             spec: Some(Arc::new(spec)),
             standing: Standing::NEW,
         });
         self.next.ledger.grow(members.len());
-        self.moves = true;
+        (self.moves, self.members) = (true, true);
         id
     }
 
@@ -406,7 +420,7 @@ impl Revision {
         if let Some(member) = self.next.members.get_mut(target as usize) {
             member.name = hash_text(&spec.endpoint.name);
             member.spec = Some(Arc::new(spec));
-            self.moves = true;
+            (self.moves, self.members) = (true, true);
         }
     }
 
@@ -416,6 +430,7 @@ impl Revision {
             let was = member.standing;
             change(&mut member.standing);
             self.moves |= member.standing != was;
+            self.members |= member.standing.removed != was.removed;
         }
     }
 

@@ -73,11 +73,11 @@ impl Ledger {
         self.blocks.resize_with(blocks, Arc::default);
     }
 
-    /// With counters of its own, which read as given, by number.
-    pub(crate) fn reading(loads: &[Load]) -> Ledger {
+    /// For so many targets, with counters of its own, which read as given, and 0 elsewhere.
+    pub(crate) fn reading(targets: usize, loads: &[(Target, Load)]) -> Ledger {
         let mut ledger = Ledger::default();
-        ledger.grow(loads.len());
-        for (load, target) in loads.iter().zip(0..) {
+        ledger.grow(targets);
+        for &(target, load) in loads {
             if let Some(slot) = ledger.slot(target) {
                 slot.requests.store(load.requests, Relaxed);
                 slot.sessions.store(load.sessions, Relaxed);

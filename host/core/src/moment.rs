@@ -158,8 +158,8 @@ pub struct Moment {
     pub at_ms: u64,
     /// the targets, in whatever condition they were
     pub fleet: Arc<Snapshot>,
-    /// what was outstanding on each of them, by number
-    pub loads: Vec<Load>,
+    /// what was outstanding, of those where anything was
+    pub loads: Vec<(Target, Load)>,
     /// the request; what was read of the raw one is in [`Moment::read`]
     pub incoming: Incoming,
     /// the most tokens the client wanted back
@@ -182,7 +182,8 @@ impl Moment {
             policy: ask.worker.policy.name.clone(),
             at_ms: ask.now,
             loads: (fleet.members().zip(0..))
-                .map(|(_, target)| ledger.load(target))
+                .map(|(_, target)| (target, ledger.load(target)))
+                .filter(|(_, load)| *load != Load::default())
                 .collect(),
             incoming: Incoming {
                 shared: Shared::Given(ask.request.shared_tokens),

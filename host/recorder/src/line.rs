@@ -52,8 +52,8 @@ pub(crate) struct Decided {
     max_output_tokens: Option<u32>,
     /// of session, siblings, parent, custom
     bound: [Option<Bound>; 4],
-    /// of each target: requests, sessions, prefill tokens, context tokens
-    loads: Vec<(u32, u32, u64, u64)>,
+    /// target, its requests, sessions, prefill tokens, context tokens; the others have nothing
+    loads: Vec<(Target, u32, u32, u64, u64)>,
     read: Read,
     answer: Answer,
 }
@@ -90,7 +90,15 @@ impl Line {
             max_output_tokens: moment.max_output_tokens,
             bound: moment.bound,
             loads: (moment.loads.iter())
-                .map(|l| (l.requests, l.sessions, l.prefill_tokens, l.context_tokens))
+                .map(|(t, l)| {
+                    (
+                        *t,
+                        l.requests,
+                        l.sessions,
+                        l.prefill_tokens,
+                        l.context_tokens,
+                    )
+                })
                 .collect(),
             read: moment.read.clone(),
             answer: moment.answer.clone(),
@@ -106,11 +114,14 @@ impl Decided {
             fleet,
             loads: (self.loads.into_iter())
                 .map(
-                    |(requests, sessions, prefill_tokens, context_tokens)| Load {
-                        requests,
-                        sessions,
-                        prefill_tokens,
-                        context_tokens,
+                    |(target, requests, sessions, prefill_tokens, context_tokens)| {
+                        let load = Load {
+                            requests,
+                            sessions,
+                            prefill_tokens,
+                            context_tokens,
+                        };
+                        (target, load)
                     },
                 )
                 .collect(),

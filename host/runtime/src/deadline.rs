@@ -51,6 +51,10 @@ mod tests {
             "it may only just have been given the processor"
         );
         // Asleep, it uses none.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the time that passes is what is tested"
+        )]
         std::thread::sleep(Duration::from_millis(20));
         assert!(!deadline.ends());
         while !deadline.ends() {

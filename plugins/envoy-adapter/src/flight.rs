@@ -227,8 +227,8 @@ impl Flight {
         head: Head<'_>,
     ) -> Vec<(String, String)> {
         self.went_to(site, router, head.address);
-        let busy = head.status == 429 || (head.status == 503 && head.retry_after);
         self.answered = true;
+        let busy = head.status == 429 || (head.status == 503 && head.retry_after);
         self.good = head.status < 400;
         if busy {
             self.step(site, Step::Refused);
@@ -239,6 +239,11 @@ impl Flight {
             self.step(site, Step::Dispatched);
         }
         self.explained.clone().unwrap_or_default()
+    }
+
+    /// Whether Envoy may have sent it to a second choice: then the address matters.
+    pub fn may_be_elsewhere(&self) -> bool {
+        self.second.is_some() && !self.answered
     }
 
     /// Whether the next part of the body is an engine's first: Envoy's own answers have bodies too.
@@ -305,6 +310,9 @@ impl Flight {
 
     /// If Envoy took the second choice, the first one failed, and the second decision is the true one.
     fn went_to<S: Shared>(&mut self, site: &Site<S>, router: &mut dyn Router, address: &str) {
+        if self.answered {
+            return;
+        }
         let second = self.second.take_if(|second| {
             let is = |target| site.way(target).is_some_and(|way| way.address == address);
             is(second.target) && !is(self.target)

@@ -3,6 +3,9 @@ use anyhow::{Context, Result, ensure};
 use pointsman_tests::{Envoy, Scripted, guest, root, run};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Enough that hashes put some of them on every rank.
+const SESSIONS: u64 = 16;
+
 /// Where each of the requests went, as (engine, rank).
 fn went(engines: &[&Scripted]) -> Vec<(usize, String)> {
     let all = engines.iter().enumerate().flat_map(|(at, engine)| {
@@ -49,10 +52,10 @@ async fn serves(policy: &str, sticky: bool) -> Result<()> {
     let mut used = BTreeSet::new();
     let mut rounds = 0;
     // Connections are spread over the workers by the kernel: until both have had some.
-    while rounds < 5 || !both_workers(&envoy).await? {
+    while rounds < 3 || !both_workers(&envoy).await? {
         ensure!(rounds < 200, "one worker gets no connection");
         rounds += 1;
-        for session in 0..6 {
+        for session in 0..SESSIONS {
             let session = format!("s{session}");
             let answer = envoy.chat(&[("x-session-id", &session)]).send().await?;
             ensure!(answer.status() == 200, "{policy}: {}", answer.status());
@@ -72,7 +75,7 @@ async fn serves(policy: &str, sticky: bool) -> Result<()> {
     let gauges = envoy.until_idle(4).await?;
     let sessions: u64 = gauges.iter().map(|gauges| gauges.sessions).sum();
     ensure!(
-        !sticky || sessions == 6,
+        !sticky || sessions == SESSIONS,
         "{policy}: {sessions} sessions are bound"
     );
     Ok(())

@@ -30,7 +30,7 @@ const GUESTS: &[(&str, &str, Then)] = &[
     ("trap-on-route", "{}", TakenOut("the policy trapped")),
     ("trap-on-configure", "{}", Refused("configure", "trapped")),
     ("trap-on-nth", "{}", TakenOut("the policy trapped")),
-    ("spin", "{}", TakenOut("within its time limit of 100 ms")),
+    ("spin", "{}", TakenOut("within its time limit of 10 ms")),
     (
         "balloon",
         "{}",

@@ -52,7 +52,7 @@ pub fn config(folder: &TempDir, policy: &str, engines: &[&Engine]) -> String {
     format!(
         "[listen]\naddress = \"127.0.0.1:0\"\nthreads = 2\n\
          [admin]\naddress = \"127.0.0.1:0\"\ntoken_file = \"{folder}/admin.token\"\n\
-         [policy]\nuse = \"{policy}\"\nfallback = \"least-load\"\ntime_limit_ms = 100\n\
+         [policy]\nuse = \"{policy}\"\nfallback = \"least-load\"\n\
          [cache]\nfolder = \"{folder}/cache\"\n\
          [[pool]]\nname = \"main\"\ndialect = \"vllm\"\nendpoints = [{endpoints}]\n"
     )

@@ -56,6 +56,14 @@ impl Http {
         self.set_http_request_header(DESTINATION, Some(&departure.destinations));
     }
 
+    /// Of the engine that the request was sent to last, where it may be one of two.
+    fn address(&self) -> String {
+        match &self.flight {
+            Some(flight) if flight.may_be_elsewhere() => self.property(["upstream", "address"]),
+            _ => String::new(),
+        }
+    }
+
     fn property(&self, path: [&str; 2]) -> String {
         let value = self.get_property(path.to_vec()).unwrap_or_default();
         String::from_utf8(value).unwrap_or_default()
@@ -126,11 +134,15 @@ impl HttpContext for Http {
             return Action::Continue;
         }
         vm.site.tell(now_ms());
-        let address = self.property(["upstream", "address"]);
+        // Each question to Envoy costs half a microsecond.
+        let address = self.address();
         let status = self.get_http_response_header(":status");
+        let status = status.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let retry_after =
+            || status == 503 && self.get_http_response_header("retry-after").is_some();
         let head = Head {
-            status: status.and_then(|text| text.parse().ok()).unwrap_or(0),
-            retry_after: self.get_http_response_header("retry-after").is_some(),
+            status,
+            retry_after: retry_after(),
             address: &address,
         };
         let mut router = Fused { wants: vm.wants };
@@ -153,12 +165,12 @@ impl HttpContext for Http {
     }
 
     fn on_log(&mut self) {
+        let address = self.address();
         let (Some(flight), Some(vm)) = (self.flight.take(), vm()) else {
             return;
         };
         vm.site.tell(now_ms());
         let details = self.property(["response", "code_details"]);
-        let address = self.property(["upstream", "address"]);
         let ending = if details.is_empty() {
             Ending::ClientLeft
         } else {
