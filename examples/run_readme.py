@@ -3,17 +3,34 @@
 A command begins with "$ "; what follows it is expected, line by line, in this order, among the lines
 that it prints; "…" stands for anything. One that ends with " &" goes on: it has come up when the lines
 that are expected of it have come. They are ended when all is done.
+
+The ports of 127.0.0.1 that README and folder name are others here, which nobody uses.
 """
 
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 
 PATIENCE = 120
+
+
+def free_ports(text):
+    """A free port for each one of the text; all are held until all are known to differ."""
+    named = sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", text)))
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in named]
+    ports = {name: str(s.getsockname()[1]) for name, s in zip(named, held)}
+    for s in held:
+        s.close()
+    return ports
+
+
+def moved(text, ports):
+    return re.sub(r"(127\.0\.0\.1:)(\d+)", lambda m: m[1] + ports.get(m[2], m[2]), text)
 
 
 def commands(text):
@@ -59,8 +76,11 @@ def main(readme):
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder) / "work"
         shutil.copytree(readme.parent, work)
+        ports = free_ports(readme.read_text())
+        for file in filter(pathlib.Path.is_file, work.rglob("*.toml")):
+            file.write_text(moved(file.read_text(), ports))
         try:
-            for command, expected in commands(readme.read_text()):
+            for command, expected in commands(moved(readme.read_text(), ports)):
                 print(f"$ {command}", flush=True)
                 goes_on = command.endswith(" &")
                 process = subprocess.Popen(
