@@ -1,5 +1,13 @@
 //! `pointsman`: routing policies for LLM inference, as replaceable WebAssembly.
 
+/// Prints a line for people. Who does not listen any more ends nothing: what was done is done.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stdout().lock(), $($line)*);
+    }};
+}
+
 mod admin;
 mod commands;
 mod config;

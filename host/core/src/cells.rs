@@ -61,6 +61,22 @@ impl Cells {
         }
     }
 
+    /// Others that go on from here.
+    pub(crate) fn copy(&self) -> Cells {
+        let copy = |all: &[AtomicU64; FAST]| {
+            std::array::from_fn(|at| {
+                let number = all.get(at).map_or(0, |number| number.load(Relaxed));
+                AtomicU64::new(number)
+            })
+        };
+        let rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
+        Cells {
+            lanes: copy(&self.lanes),
+            cells: copy(&self.cells),
+            rest: Mutex::new(rest.clone()),
+        }
+    }
+
     /// Sets lanes to their next ticket, and cells.
     pub(crate) fn put(&self, lanes: &[(u32, u64)], cells: &[(u64, u64)]) {
         for &(lane, next) in lanes {

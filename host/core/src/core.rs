@@ -47,8 +47,8 @@ impl Core {
         }
     }
 
-    /// A core beside this one, with the same limits, clock and targets, and with a copy of its
-    /// bindings; nothing is outstanding, and the policies' numbers begin at 0.
+    /// A core beside this one, with the same limits, clock and targets, and with copies of its bindings
+    /// and of the policies' numbers; nothing is outstanding.
     pub fn beside(&self) -> Core {
         let core = Core::new(self.bindings.limits(), self.clock.clone());
         core.fleet.mirror(&self.fleet.snapshot());
@@ -57,6 +57,10 @@ impl Core {
         let known = self.scopes.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().for_each(|&scope| core.know(scope));
         drop(known);
+        let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = (cells.iter()).map(|(name, cells)| (name.clone(), Arc::new(cells.copy())));
+        *core.cells.lock().unwrap_or_else(PoisonError::into_inner) = copies.collect();
+        drop(cells);
         core
     }
 

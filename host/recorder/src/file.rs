@@ -51,14 +51,6 @@ impl<W: Write> Writer<W> {
         self.bytes
     }
 
-    /// Hands everything to the system.
-    ///
-    /// # Errors
-    /// Those of `out`.
-    pub fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
-
     /// What it wrote to.
     pub fn into_inner(self) -> W {
         self.out
@@ -68,8 +60,9 @@ impl<W: Write> Writer<W> {
     fn line(&mut self, line: &Line) -> io::Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
+        self.out.write_all(&text)?;
         self.bytes += text.len() as u64;
-        self.out.write_all(&text)
+        Ok(())
     }
 }
 

@@ -6,11 +6,11 @@ use pointsman_core::Moment;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvError, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,8 +21,6 @@ use thiserror::Error;
 const PACE: Duration = Duration::from_millis(5);
 /// Decisions on their way to the file; those beyond are left out of it.
 const QUEUE: usize = 4096;
-/// Lines that nobody waits for reach the disk after this.
-const FLUSH: Duration = Duration::from_millis(200);
 /// A file ends when it has grown so large, in bytes.
 const MAX_BYTES: u64 = 4 << 30;
 
@@ -59,6 +57,7 @@ struct Told {
     lost: AtomicU64,
     /// none: it goes on
     ended: Mutex<Option<String>>,
+    failed: AtomicBool,
 }
 
 impl Told {
@@ -86,6 +85,8 @@ pub struct Status {
     pub lost: u64,
     /// why it ended
     pub ended: Option<String>,
+    /// whether that was a failure: it is not whole
+    pub failed: bool,
 }
 
 /// Why no file is written.
@@ -167,7 +168,7 @@ impl Recorder {
         };
         let mut options = OpenOptions::new();
         let out = options.write(true).create_new(true).mode(0o600).open(&file);
-        let writer = Writer::new(BufWriter::new(out.map_err(failed)?)).map_err(failed)?;
+        let writer = Writer::new(out.map_err(failed)?).map_err(failed)?;
         let (queue, decisions) = sync_channel(QUEUE);
         let told = Arc::new(Told {
             file: file.clone(),
@@ -176,6 +177,7 @@ impl Recorder {
             bytes: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             ended: Mutex::default(),
+            failed: AtomicBool::new(false),
         });
         let work = {
             let told = told.clone();
@@ -222,6 +224,7 @@ impl Recorder {
             written: count(|told| &told.written),
             bytes: count(|told| &told.bytes),
             lost: count(|told| &told.lost),
+            failed: told.is_some_and(|told| told.failed.load(Relaxed)),
             ended,
         }
     }
@@ -238,36 +241,35 @@ impl Drop for Recorder {
 }
 
 /// The thread of a file.
-fn write(mut writer: Writer<BufWriter<File>>, decisions: &Receiver<Arc<Moment>>, told: &Told) {
+fn write(mut writer: Writer<File>, decisions: &Receiver<Arc<Moment>>, told: &Told) {
     let ended = fill(&mut writer, decisions, told).unwrap_or_else(|error| {
         tracing::error!(file = %told.file.display(), %error, "the recording breaks off");
+        told.failed.store(true, Relaxed);
         format!("it cannot be written: {error}")
     });
     *told.ended() = Some(ended);
 }
 
 fn fill(
-    writer: &mut Writer<BufWriter<File>>,
+    writer: &mut Writer<File>,
     decisions: &Receiver<Arc<Moment>>,
     told: &Told,
 ) -> io::Result<String> {
-    let ended = loop {
+    Ok(loop {
         if told.written.load(Relaxed) >= told.most {
             break format!("{} decisions are recorded, as was wanted", told.most);
         }
         if writer.bytes() >= MAX_BYTES {
             break format!("{MAX_BYTES} bytes are as large as a recording may be");
         }
-        match decisions.recv_timeout(FLUSH) {
+        match decisions.recv() {
+            // Not buffered: what is said to be written is.
             Ok(moment) => {
                 writer.write(&moment)?;
                 told.written.fetch_add(1, Relaxed);
                 told.bytes.store(writer.bytes(), Relaxed);
             }
-            Err(RecvTimeoutError::Timeout) => writer.flush()?,
-            Err(RecvTimeoutError::Disconnected) => break "stopped".to_owned(),
+            Err(RecvError) => break "stopped".to_owned(),
         }
-    };
-    writer.flush()?;
-    Ok(ended)
+    })
 }

@@ -7,8 +7,8 @@
 //! shadow thread:            decide ─► compare ─► its own ticket follows
 //! ```
 //!
-//! It has a [`Core`] of its own, [`Core::beside`] the live one: bindings (a copy, at the start), what is
-//! outstanding, and the policies' numbers. Its requests end as the live ones do, wherever it would
+//! It has a [`Core`] of its own, [`Core::beside`] the live one: bindings and the policies' numbers (copies,
+//! at the start), and what is outstanding. Its requests end as the live ones do, wherever it would
 //! have sent them, because nothing else is known. It is told of first outputs, failures and changes of
 //! the fleet, not of finished requests: their times are another target's.
 //!

@@ -26,7 +26,7 @@ const BOUNDS_NS: [u64; 12] = [
 /// How a shadow compares with the live policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
-    /// decisions that both made
+    /// decisions that the shadow made
     pub decided: u64,
     /// of those, where both would send the request to the same target, or refuse it with the same
     /// status
@@ -65,13 +65,10 @@ pub struct Difference {
 }
 
 impl Report {
-    /// The share of agreement, 0 to 1; 1 without any decision.
+    /// The share of agreement, 0 to 1; none without any decision.
     #[expect(clippy::cast_precision_loss, reason = "a share for people")]
-    pub fn agreement(&self) -> f64 {
-        if self.decided == 0 {
-            return 1.0;
-        }
-        self.agreed as f64 / self.decided as f64
+    pub fn agreement(&self) -> Option<f64> {
+        (self.decided > 0).then(|| self.agreed as f64 / self.decided as f64)
     }
 }
 

@@ -99,14 +99,17 @@ impl Shade<'_> {
             &decided.incoming,
         );
         let took = began.elapsed();
-        let answer = Answer::of(&outcome);
-        self.shared.tally().compared(&decided.answer, &answer, took);
         let failure = match &outcome {
             Outcome::Routed(ticket) => ticket.verdict().failure.clone(),
             Outcome::Refused(refusal) => refusal.failure.clone(),
         };
-        if let Some(failure) = failure {
-            self.failed(&failure);
+        match failure {
+            Some(failure) => self.failed(&failure),
+            // What the fallback says for it is no agreement.
+            None => {
+                let answer = Answer::of(&outcome);
+                self.shared.tally().compared(&decided.answer, &answer, took);
+            }
         }
         // Of a request that the live policy refused nothing more is heard.
         if let (Outcome::Routed(ticket), Some(_)) = (outcome, decided.answer.target) {

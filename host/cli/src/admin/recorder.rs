@@ -89,8 +89,17 @@ pub async fn stop(
         spawn_blocking(move || recorder.stop()).await
     };
     let stopped = stopped.map_err(|error| Refused::failed("recorder", error))?;
+    let status = recorder.status();
+    if status.failed {
+        let why = status.ended.unwrap_or_default();
+        let cause = format!(
+            "the recording is not whole, it has {} decisions: {why}",
+            status.written
+        );
+        return Err(Refused::failed("recorder", cause));
+    }
     tracing::info!(%client, stopped, "recording stopped");
-    Ok(Json(recorder.status()))
+    Ok(Json(status))
 }
 
 /// A file of the operator's folder, and of no other.

@@ -45,6 +45,8 @@ pub struct Reload {
 struct Running {
     /// of what only a start reads, the values of the start
     config: Config,
+    /// see [`Config::driven`], of the start
+    driven: Vec<Value>,
     /// settings that the file has changed and only a start reads
     needs_restart: Vec<String>,
     loaded: SystemTime,
@@ -76,6 +78,7 @@ impl Reload {
             follows: watch::Sender::new(follows),
             one_at_a_time: Mutex::default(),
             running: std::sync::Mutex::new(Running {
+                driven: config.driven(),
                 config,
                 needs_restart: Vec::new(),
                 loaded: SystemTime::now(),
@@ -217,6 +220,9 @@ impl Reload {
     fn note(&self, by: &str, new: Config, changes: &Changes) -> Vec<String> {
         let mut running = self.running();
         let mut needs_restart = running.config.differs(&new);
+        if running.driven != new.driven() {
+            needs_restart.push("pool.driver".to_owned());
+        }
         if swappable(&running.config, &new) {
             let policy = &mut running.config.policy;
             policy.r#use = new.policy.r#use;

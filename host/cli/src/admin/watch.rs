@@ -162,7 +162,15 @@ impl Watch {
         };
         let sha256 = digest(&wasm);
         let known = (refused.as_ref()).is_some_and(|refused| refused.sha256 == sha256);
-        if known || sha256 == self.swapper.slot().status().digest {
+        if known {
+            return;
+        }
+        if sha256 == self.swapper.slot().status().digest {
+            if self.swapper.file().is_some() {
+                let file = self.file.display();
+                let note = format!("{file} is the policy that decides");
+                self.swapper.note_file(note);
+            }
             return;
         }
         let wanted = Wanted {

@@ -43,7 +43,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
             "ok": true, "warnings": warnings, "policy": policy.name, "version": policy.version, "targets": targets
         }))?;
     } else {
-        println!(
+        say!(
             "ok: policy {} {}, {} pools, {targets} targets",
             policy.name,
             policy.version,

@@ -30,15 +30,15 @@ pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
 }
 
 fn show_reload(value: &Value) {
-    println!("reloaded {}", text(value, "file"));
+    say!("reloaded {}", text(value, "file"));
     let endpoints = field(value, "endpoints");
     for what in ["added", "removed", "replaced", "changed", "kept"] {
-        println!("    {what:<10}{}", list(field(endpoints, what)));
+        say!("    {what:<10}{}", list(field(endpoints, what)));
     }
     let policy = field(value, "policy");
     match policy.is_null() {
-        true => println!("    policy    as it was"),
-        false => println!(
+        true => say!("    policy    as it was"),
+        false => say!(
             "    policy    {} {} decides, generation {}",
             text(policy, "name"),
             text(policy, "version"),
@@ -49,15 +49,15 @@ fn show_reload(value: &Value) {
 }
 
 fn show_config(value: &Value) {
-    println!("{}", text(value, "file"));
-    println!("    last      {}", text(value, "last"));
-    println!("    policy    {}", text(field(value, "policy"), "use"));
+    say!("{}", text(value, "file"));
+    say!("    last      {}", text(value, "last"));
+    say!("    policy    {}", text(field(value, "policy"), "use"));
     for pool in field(value, "pools").as_array().into_iter().flatten() {
         let (name, role) = (text(pool, "name"), text(pool, "role"));
-        println!("    pool      {name}, {role}");
+        say!("    pool      {name}, {role}");
         for endpoint in field(pool, "endpoints").as_array().into_iter().flatten() {
             let (name, url) = (text(endpoint, "name"), text(endpoint, "url"));
-            println!("      {name:<12}{url}, {} ranks", field(endpoint, "ranks"));
+            say!("      {name:<12}{url}, {} ranks", field(endpoint, "ranks"));
         }
     }
     show_rest(value);
@@ -66,10 +66,10 @@ fn show_config(value: &Value) {
 fn show_rest(value: &Value) {
     let waits = field(value, "needs_restart");
     if waits.as_array().is_some_and(|waits| !waits.is_empty()) {
-        println!("    needs a restart: {}", list(waits));
+        say!("    needs a restart: {}", list(waits));
     }
     for warning in field(value, "warnings").as_array().into_iter().flatten() {
-        println!("    warning: {}", warning.as_str().unwrap_or("?"));
+        say!("    warning: {}", warning.as_str().unwrap_or("?"));
     }
 }
 

@@ -92,7 +92,7 @@ async fn compare(args: &Args, as_json: bool) -> Result<ExitCode> {
     if as_json {
         print_json(&reports)?;
     } else {
-        println!("{}", reports.table());
+        say!("{}", reports.table());
         comment(&reports);
     }
     let failed = reports.runs.iter().any(|run| run.errors > 0);
@@ -113,11 +113,11 @@ fn comment(reports: &Reports) {
     ) else {
         return;
     };
-    println!(
+    say!(
         "session-affinity finds {:.2} times as much of its prompts in the caches as round-robin;",
         session.prefix_hit_ratio / plain.prefix_hit_ratio
     );
-    println!(
+    say!(
         "parent-affinity computes {:.1} % fewer prefill tokens than session-affinity.",
         100.0
             - 100.0 * parent.prefill_tokens_computed as f64
@@ -142,7 +142,7 @@ async fn serve(args: &Args) -> Result<ExitCode> {
     })
     .await?;
     let (url, admin) = (stage.url(), stage.admin());
-    println!(
+    say!(
         "{} runs on {url} before two engines of four ranks. Try:\n",
         args.policy
     );
@@ -154,10 +154,10 @@ async fn serve(args: &Args) -> Result<ExitCode> {
              \"messages\":[{{\"role\":\"user\",\"content\":\"{text}\"}}]}}'"
         )
     };
-    println!("{}\n", chat("Hello there", ""));
-    println!("{}\n", chat("Hello there, once more", ",\"stream\":true"));
-    println!("curl -s {admin}/metrics\n");
-    println!("Ctrl-C ends it.");
+    say!("{}\n", chat("Hello there", ""));
+    say!("{}\n", chat("Hello there, once more", ",\"stream\":true"));
+    say!("curl -s {admin}/metrics\n");
+    say!("Ctrl-C ends it.");
     tokio::select! {
         () = stop_signal() => {}
         ended = stage.ended() => eprintln!("pointsman: {ended}"),

@@ -100,9 +100,10 @@ fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
         if as_json {
             print_json(&json!({ "listening": format!("http://{address}") }))?;
         } else {
-            println!(
+            say!(
                 "pointsman engine {}: {} ranks, listening on http://{address}",
-                args.name, args.ranks
+                args.name,
+                args.ranks
             );
         }
         server.run(stop_signal()).await;

@@ -74,12 +74,15 @@ fn build(args: &BuildArgs, as_json: bool) -> Result<ExitCode> {
             "ok": true, "path": args.out, "sha256": sha256, "made": made, "sizes": sizes,
         }))?;
     } else {
-        println!("{}  {} bytes", args.out.display(), sizes.fused);
-        println!("    sha256   {sha256}");
+        say!("{}  {} bytes", args.out.display(), sizes.fused);
+        say!("    sha256   {sha256}");
         print_made(&made);
-        println!(
+        say!(
             "    sizes    policy {}, adapter {}, border {} bytes; {} memories",
-            sizes.component, sizes.adapter, sizes.border, sizes.memories
+            sizes.component,
+            sizes.adapter,
+            sizes.border,
+            sizes.memories
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -104,30 +107,30 @@ fn show(args: &InspectArgs, as_json: bool) -> Result<ExitCode> {
     if as_json {
         print_json(&json!({ "ok": true, "sha256": sha256, "bytes": bytes.len(), "made": made }))?;
     } else {
-        println!("{path}  {} bytes", bytes.len());
-        println!("    sha256   {sha256}");
+        say!("{path}  {} bytes", bytes.len());
+        say!("    sha256   {sha256}");
         print_made(&made);
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn print_made(made: &Inspected) {
-    println!("    policy   {}", made.component);
-    println!("    adapter  {}", made.adapter);
-    println!("    fuser    {}", made.fuser);
+    say!("    policy   {}", made.component);
+    say!("    adapter  {}", made.adapter);
+    say!("    fuser    {}", made.fuser);
     match made.fuel {
-        0 => println!("    fuel     without end"),
-        fuel => println!("    fuel     {fuel} instructions a call"),
+        0 => say!("    fuel     without end"),
+        fuel => say!("    fuel     {fuel} instructions a call"),
     }
     match made.stubs.as_slice() {
-        [] => println!("    stubs    none"),
+        [] => say!("    stubs    none"),
         stubs => {
-            println!(
+            say!(
                 "    stubs    {} WASI functions trap when called:",
                 stubs.len()
             );
             for stub in stubs {
-                println!("             {stub}");
+                say!("             {stub}");
             }
         }
     }

@@ -135,7 +135,7 @@ fn list(as_json: bool) -> Result<ExitCode> {
         print_json(&json!({ "policies": policies }))?;
     } else {
         for policy in BUILT_IN {
-            println!("{:<26}{}", policy.name, policy.about);
+            say!("{:<26}{}", policy.name, policy.about);
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -225,7 +225,7 @@ fn test(args: &TestArgs, as_json: bool) -> Result<ExitCode> {
             "passed": passed, "failed": failed, "not_played": left, "scenarios": all
         }))?;
     } else {
-        println!("{name}: {passed} passed, {failed} failed, {left} not played");
+        say!("{name}: {passed} passed, {failed} failed, {left} not played");
     }
     Ok(if failed == 0 {
         ExitCode::SUCCESS
@@ -270,15 +270,15 @@ fn test_one(path: &Path, host: &Player, name: &'static str, policy: Option<&str>
 fn print_played(played: &Played) {
     let path = played.scenario.display();
     if let Some(difference) = &played.difference {
-        println!("FAILED  {path}");
-        println!("    step      {}", difference.step);
-        println!("    expected  {}", difference.expected);
-        println!("    got       {}", difference.got);
+        say!("FAILED  {path}");
+        say!("    step      {}", difference.step);
+        say!("    expected  {}", difference.expected);
+        say!("    got       {}", difference.got);
     } else if let Some(error) = &played.error {
-        println!("FAILED  {path}");
-        println!("    {error}");
+        say!("FAILED  {path}");
+        say!("    {error}");
     } else {
-        println!("ok      {path} ({}, {} steps)", played.policy, played.steps);
+        say!("ok      {path} ({}, {} steps)", played.policy, played.steps);
     }
 }
 
@@ -303,7 +303,7 @@ fn build(args: &BuildArgs, as_json: bool) -> Result<ExitCode> {
     } else {
         for policy in &built {
             let bytes = policy.component.bytes().len();
-            println!("{}  {bytes} bytes", policy.path.display());
+            say!("{}  {bytes} bytes", policy.path.display());
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// The host may have to compile a large policy.
 const PATIENCE: Duration = Duration::from_secs(900);
+/// To say what is.
+const SOON: Duration = Duration::from_secs(30);
 /// To reach the host.
 const CONNECT: Duration = Duration::from_secs(5);
 
@@ -100,7 +102,11 @@ impl Remote {
             let client = (Client::builder().no_proxy())
                 .redirect(reqwest::redirect::Policy::none())
                 .connect_timeout(CONNECT)
-                .timeout(PATIENCE)
+                .timeout(if method == Method::GET {
+                    SOON
+                } else {
+                    PATIENCE
+                })
                 .build()
                 .context("no HTTP client")?;
             let request = with(client.request(method, url).bearer_auth(token));
@@ -151,4 +157,16 @@ pub fn field<'a>(value: &'a Value, name: &str) -> &'a Value {
 /// A text in an answer, or "?".
 pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     field(value, name).as_str().unwrap_or("?")
+}
+
+/// A share in per cent, to a tenth: never 0 where there is one, nor 100 where one is missing.
+pub fn some(part: u64, of: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "a share for people")]
+    let share = 1000.0 * part as f64 / of.max(1) as f64;
+    let tenths = match part {
+        0 => 0.0,
+        part if part == of => 1000.0,
+        _ => share.round().clamp(1.0, 999.0),
+    };
+    format!("{:.1}", tenths / 10.0)
 }

@@ -85,7 +85,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
             "listening": format!("http://{data}"), "admin": format!("http://{admin}")
         }))?;
     } else {
-        println!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
+        say!("pointsman serve: listening on http://{data}, metrics on http://{admin}/metrics");
     }
     runtime.spawn(admin::follow(reload.follows()));
     runtime.spawn(reload.on(hangups, "SIGHUP"));

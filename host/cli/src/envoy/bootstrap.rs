@@ -17,8 +17,8 @@ pub struct Bootstrap<'a> {
     pub connect: Duration,
     /// how often a request is sent after the first time
     pub retries: u32,
-    /// most bytes of a body that Envoy holds for the filter; none: it holds none
-    pub body_bytes: Option<usize>,
+    /// most bytes of a body that Envoy holds, for the filter and to send it once more
+    pub body_bytes: usize,
 }
 
 impl Bootstrap<'_> {
@@ -79,6 +79,11 @@ static_resources:
   - name: engines
     type: STATIC
     connect_timeout: {connect}s
+    # Long streams are many at one time, and a dead engine costs each of its requests a retry: Envoy's
+    # defaults (1024 requests, 3 retries at one time) would answer the rest with 503.
+    circuit_breakers:
+      thresholds:
+      - {{ max_connections: 65536, max_pending_requests: 65536, max_requests: 65536, max_retries: 65536 }}
     # The header that the policy sets is an ordered list: the first address, and the one to try when
     # that fails. Without it (no policy decides, because it traps or is not there yet) it is any.
     load_balancing_policy:
@@ -141,15 +146,13 @@ static_resources:
     }
 
     fn body(&self) -> String {
-        match self.body_bytes {
-            None => String::new(),
-            Some(bytes) => format!(
-                "                # The policy waits for JSON bodies up to a limit; larger ones pass unread. This is
-                # above it: what Envoy cannot hold it answers with 413.
+        let bytes = self.body_bytes;
+        format!(
+            "                # So much of a body is held: for a policy that waits for it (larger ones pass it unread,
+                # and Envoy answers with 413 if it cannot hold them), and to send it to the second engine.
                 request_body_buffer_limit: {bytes}
 "
-            ),
-        }
+        )
     }
 }
 

@@ -9,6 +9,8 @@ use proxy_wasm::traits::{Context, HttpContext};
 use proxy_wasm::types::Action;
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
+/// Obeyed by Envoy's router, and taken away.
+const MOST_RETRIES: &str = "x-envoy-max-retries";
 const CONTROL: &str = "x-pointsman-control";
 
 /// See the module.
@@ -54,6 +56,10 @@ impl Http {
             self.set_http_request_header("content-length", Some(&body.len().to_string()));
         }
         self.set_http_request_header(DESTINATION, Some(&departure.destinations));
+        if !departure.destinations.contains(',') {
+            // Envoy would send it to any engine.
+            self.set_http_request_header(MOST_RETRIES, Some("0"));
+        }
     }
 
     /// Of the engine that the request was sent to last, where it may be one of two.

@@ -73,7 +73,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         print_json(&json!({ "driver": file.to_string(), "ranks": ranks }))?;
         return Ok(ExitCode::SUCCESS);
     }
-    println!("{file}: {ranks} rank{}", if ranks == 1 { "" } else { "s" });
+    say!("{file}: {ranks} rank{}", if ranks == 1 { "" } else { "s" });
     for (rank, (knobs, kernels)) in all.iter().enumerate() {
         for Knob {
             name,
@@ -88,7 +88,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
             } else {
                 format!(" {unit}")
             };
-            println!("rank {rank}  {name} = {value}  ({low} to {high}{unit})");
+            say!("rank {rank}  {name} = {value}  ({low} to {high}{unit})");
         }
         for Kernel {
             name,
@@ -100,7 +100,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         } in kernels
         {
             let mark = if *chosen { '*' } else { ' ' };
-            println!("rank {rank} {mark} {name}  ({low_m} to {high_m} rows, {ranks} ranks)");
+            say!("rank {rank} {mark} {name}  ({low_m} to {high_m} rows, {ranks} ranks)");
         }
     }
     Ok(ExitCode::SUCCESS)

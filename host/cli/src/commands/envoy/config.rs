@@ -1,11 +1,12 @@
 //! `pointsman envoy config`.
 
 use crate::commands::print_json;
-use crate::config::Config;
+use crate::config::{Config, Role};
 use crate::envoy::{Bootstrap, Filter, plugin, reads_bodies};
-use crate::policies::{ENVOY_ADAPTER, Named, digest};
+use crate::policies::{ENVOY_ADAPTER, Named, compile, configure, digest};
 use anyhow::{Context, Result, ensure};
 use pointsman_fuse::{Options, fuse};
+use pointsman_runtime::Engine;
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,17 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         pin.is_empty() || pin.eq_ignore_ascii_case(&found),
         "the policy {named} is not the one that was pinned: wanted sha256 {pin}, found {found}"
     );
+    // Envoy would start with one that refuses its configuration, and answer every request with 500.
+    let compiled = compile(&Engine::new()?, &named)?;
+    configure(
+        &compiled,
+        &named,
+        &config.policy_config()?,
+        config.policy_limits(),
+    )?;
+    for setting in not_carried(&config) {
+        eprintln!("warning: {setting} is not carried over to Envoy");
+    }
     let adapter =
         ENVOY_ADAPTER.context("this binary carries no Envoy adapter: use `make build`")?;
     let module = fuse(&wasm, adapter, &Options::default())
@@ -55,7 +67,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     };
     let files = Files::new(&config, args.read_body, &named, &module, &folder)?;
     if args.out.is_none() {
-        println!("{}---\n{}", files.bootstrap.1, files.filter.1);
+        say!("{}---\n{}", files.bootstrap.1, files.filter.1);
         return Ok(ExitCode::SUCCESS);
     }
     // In this order: no file names one that is not there yet.
@@ -67,10 +79,36 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         print_json(&json!({ "ok": true, "files": paths }))?;
     } else {
         for path in paths {
-            println!("{}", path.display());
+            say!("{}", path.display());
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The settings that the file gives and Envoy does not get, by their names.
+fn not_carried(config: &Config) -> Vec<String> {
+    let pools = config.pools.iter().zip(0..);
+    let mut names: Vec<String> = pools
+        .flat_map(|(pool, at)| {
+            let health = pool.health.as_ref().map(|_| "health");
+            let driver = pool.driver.as_ref().map(|_| "driver");
+            let role = (pool.role != Role::Serve).then_some("role");
+            let given = health.into_iter().chain(driver).chain(role);
+            given.map(move |key| format!("pool[{at}].{key}"))
+        })
+        .collect();
+    let limits = &config.limits;
+    let given = [
+        (!config.grants.is_empty(), "grant"),
+        (config.retry.attempts > 2, "retry.attempts above 2"),
+        (limits.body_bytes.is_some(), "limits.body_bytes"),
+        (limits.header_bytes.is_some(), "limits.header_bytes"),
+        (limits.first_byte.is_some(), "limits.first_byte"),
+        (limits.idle.is_some(), "limits.idle"),
+    ];
+    let given = given.into_iter().filter(|(given, _)| *given);
+    names.extend(given.map(|(_, name)| name.to_owned()));
+    names
 }
 
 /// Paths and texts.
@@ -109,7 +147,7 @@ impl Files {
             engines: engines.into_iter().collect(),
             connect: settings.timeouts.connect,
             retries: plugin.attempts.saturating_sub(1),
-            body_bytes: (plugin.read_body).then(|| plugin.inspect_bytes.saturating_add(SLACK)),
+            body_bytes: plugin.inspect_bytes.saturating_add(SLACK),
         };
         let filter_yaml = Filter {
             module: &module,

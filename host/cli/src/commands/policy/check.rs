@@ -1,6 +1,7 @@
 //! `pointsman policy check`: whether a policy could be used, and what it would have said.
 
 use crate::commands::print_json;
+use crate::commands::remote::some;
 use crate::policies::{Named, compile, configure, digest, router};
 use anyhow::{Context, Result, bail};
 use pointsman_core::{Core, Key, Limits as Table, ManualClock};
@@ -96,13 +97,13 @@ fn described(prepared: &Prepared, wasm: &[u8]) -> Value {
 fn show(prepared: &Prepared, wasm: &[u8]) {
     let policy = prepared.policy();
     let keys = keys(prepared).join(", ");
-    println!("ok: {} {} ({CONTRACT})", policy.name, policy.version);
-    println!(
+    say!("ok: {} {} ({CONTRACT})", policy.name, policy.version);
+    say!(
         "    keys     {}",
         if keys.is_empty() { "none" } else { &keys }
     );
-    println!("    reasons  {}", policy.reasons.join(", "));
-    println!("    sha256   {}", digest(wasm));
+    say!("    reasons  {}", policy.reasons.join(", "));
+    say!("    sha256   {}", digest(wasm));
 }
 
 /// A policy, tried on a recording.
@@ -135,25 +136,28 @@ fn rehearse(prepared: &Arc<Prepared>, file: &Path) -> Result<Tried> {
 impl Tried {
     fn show(&self) {
         let Tried { rehearsed, torn } = self;
-        let (asked, share) = (rehearsed.asked, 100.0 * rehearsed.share());
-        println!(
-            "    recording {asked} decisions, {} would change ({share:.1} %)",
+        let asked = rehearsed.asked;
+        let share = some(rehearsed.changed, asked);
+        say!(
+            "    recording {asked} decisions, {} would change ({share} %)",
             rehearsed.changed
         );
         for change in &rehearsed.changes {
-            println!(
+            say!(
                 "      {:>8}  {} → {}",
-                change.count, change.before, change.after
+                change.count,
+                change.before,
+                change.after
             );
         }
         for (cause, count) in &rehearsed.failures {
-            println!("      {count:>8}  failed: {cause}");
+            say!("      {count:>8}  failed: {cause}");
         }
         if let Some(failure) = &rehearsed.first_failure {
-            println!("    FAILED    {failure}");
+            say!("    FAILED    {failure}");
         }
         if *torn {
-            println!("    its last line is not whole, and was left out");
+            say!("    its last line is not whole, and was left out");
         }
     }
 }

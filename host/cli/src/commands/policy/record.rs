@@ -68,23 +68,23 @@ pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
 }
 
 fn show(value: &Value) {
-    println!(
+    say!(
         "{} of the last {} decisions are in memory",
         field(value, "recent"),
         field(value, "keep")
     );
     let Some(file) = field(value, "file").as_str() else {
-        return println!("    no recording");
+        return say!("    no recording");
     };
-    println!("    file      {file}");
-    println!(
+    say!("    file      {file}");
+    say!(
         "    written   {} decisions, {} bytes, {} left out",
         field(value, "written"),
         field(value, "bytes"),
         field(value, "lost")
     );
     match field(value, "ended").as_str() {
-        Some(why) => println!("    ended     {why}"),
-        None => println!("    goes on"),
+        Some(why) => say!("    ended     {why}"),
+        None => say!("    goes on"),
     }
 }

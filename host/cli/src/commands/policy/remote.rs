@@ -1,7 +1,7 @@
 //! `pointsman policy list|load|swap|rollback|status --admin URL --token-file FILE`: a running host's
 //! policies. Exit status 0 only when the host did what was wanted.
 
-use crate::commands::remote::{Remote, Said, field, text};
+use crate::commands::remote::{Remote, Said, field, some, text};
 use crate::policies::Named;
 use anyhow::{Context, Result};
 use reqwest::Method;
@@ -34,7 +34,7 @@ pub fn list(remote: &Remote, as_json: bool) -> Result<ExitCode> {
             } else {
                 ' '
             };
-            println!(
+            say!(
                 "{mark} {:<26}{}",
                 text(policy, "name"),
                 text(policy, "about")
@@ -68,7 +68,7 @@ pub fn swap(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
 pub fn load(wanted: &Wanted, as_json: bool) -> Result<ExitCode> {
     wanted.send("policy/load")?.show(as_json, |value| {
         let (name, version) = (text(value, "name"), text(value, "version"));
-        println!("{name} {version} can be used there: swap it in with `pointsman policy swap`");
+        say!("{name} {version} can be used there: swap it in with `pointsman policy swap`");
         show_canary(field(value, "canary"));
     })
 }
@@ -107,36 +107,36 @@ impl Wanted {
 /// What a policy would have said to the last decisions.
 pub fn show_canary(value: &Value) {
     let number = |name| field(value, name).as_u64().unwrap_or(0);
-    let share = 100.0 * field(value, "changed_share").as_f64().unwrap_or(0.0);
-    println!(
-        "tried on the last {} decisions: {} would change ({share:.1} %)",
-        number("decisions"),
-        number("changed")
-    );
+    let (asked, changed) = (number("decisions"), number("changed"));
+    if asked == 0 {
+        return say!("tried on no decision: none is recorded yet");
+    }
+    let share = some(changed, asked);
+    say!("tried on the last {asked} decisions: {changed} would change ({share} %)");
 }
 
 /// What decides.
 pub fn show_status(value: &Value) {
     let (name, version) = (text(value, "name"), text(value, "version"));
-    println!(
+    say!(
         "{name} {version} decides, generation {}",
         field(value, "generation")
     );
-    println!("    from      {}", text(value, "origin"));
-    println!("    sha256    {}", text(value, "digest"));
-    println!(
+    say!("    from      {}", text(value, "origin"));
+    say!("    sha256    {}", text(value, "digest"));
+    say!(
         "    before    {}",
         field(value, "previous").as_str().unwrap_or("none")
     );
-    println!("    last      {}", text(value, "last"));
+    say!("    last      {}", text(value, "last"));
     if let Some(file) = field(value, "file").as_str() {
-        println!("    file      {file}");
+        say!("    file      {file}");
     }
     if let (Some(until), Some(now)) = (
         field(value, "paused_until_ms").as_u64(),
         field(value, "now_ms").as_u64(),
     ) {
         let left = until.saturating_sub(now);
-        println!("    paused    the fallback decides for {left} ms more");
+        say!("    paused    the fallback decides for {left} ms more");
     }
 }

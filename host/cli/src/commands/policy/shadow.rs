@@ -1,7 +1,7 @@
 //! `pointsman policy shadow …`: a second policy on a running host's requests, which decides nothing.
 
 use super::remote::{Wanted, show_canary, show_status};
-use crate::commands::remote::{Remote, field, text};
+use crate::commands::remote::{Remote, field, some, text};
 use anyhow::Result;
 use clap::Subcommand;
 use reqwest::Method;
@@ -52,17 +52,17 @@ fn show_report(value: &Value) {
     let number = |name| field(value, name).as_u64().unwrap_or(0);
     #[expect(clippy::cast_precision_loss, reason = "seconds for people")]
     let seconds = number("ran_ms") as f64 / 1000.0;
-    let share = 100.0 * field(value, "agreement").as_f64().unwrap_or(0.0);
-    println!("{name} {version} in the shadow for {seconds:.1} s");
-    println!("    from      {}", text(value, "origin"));
-    println!("    sha256    {}", text(value, "digest"));
-    println!(
-        "    decided   {}, as the live policy {} ({share:.1} %)",
-        number("decided"),
-        number("agreed")
-    );
+    let (decided, agreed) = (number("decided"), number("agreed"));
+    let share = some(agreed, decided);
+    say!("{name} {version} in the shadow for {seconds:.1} s");
+    say!("    from      {}", text(value, "origin"));
+    say!("    sha256    {}", text(value, "digest"));
+    match decided {
+        0 => say!("    decided   nothing yet"),
+        _ => say!("    decided   {decided}, as the live policy {agreed} ({share} %)"),
+    }
     for difference in field(value, "differences").as_array().into_iter().flatten() {
-        println!(
+        say!(
             "    {:>8}  live {}, shadow {}",
             field(difference, "count"),
             text(difference, "live"),
@@ -70,16 +70,16 @@ fn show_report(value: &Value) {
         );
     }
     for (cause, count) in field(value, "failures").as_object().into_iter().flatten() {
-        println!("    {count:>8}  failed: {cause}");
+        say!("    {count:>8}  failed: {cause}");
     }
     if number("dropped") > 0 {
-        println!("    not asked {} times: it is too slow", number("dropped"));
+        say!("    not asked {} times: it is too slow", number("dropped"));
     }
     let decision = field(value, "decision");
-    println!(
+    say!(
         "    time      {} ns on average, {} ns at most",
         field(decision, "mean_ns"),
         field(decision, "max_ns")
     );
-    println!("    last      {}", text(value, "last"));
+    say!("    last      {}", text(value, "last"));
 }

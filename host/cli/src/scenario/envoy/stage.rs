@@ -84,7 +84,7 @@ impl<'a> Stage<'a> {
             engines: plugin.endpoints.iter().map(|e| e.address.clone()).collect(),
             connect: Duration::from_secs(2),
             retries: 0,
-            body_bytes: None,
+            body_bytes: 1 << 20,
         };
         let path = folder.path().join("envoy.yaml");
         std::fs::write(&path, bootstrap.yaml())?;
