@@ -100,7 +100,8 @@ fn not_carried(config: &Config) -> Vec<String> {
     let limits = &config.limits;
     let given = [
         (!config.grants.is_empty(), "grant"),
-        (config.retry.attempts > 2, "retry.attempts above 2"),
+        // 3 is what a file means that says nothing.
+        (config.retry.attempts > 3, "retry.attempts above 2"),
         (limits.body_bytes.is_some(), "limits.body_bytes"),
         (limits.header_bytes.is_some(), "limits.header_bytes"),
         (limits.first_byte.is_some(), "limits.first_byte"),
