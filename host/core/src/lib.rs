@@ -23,6 +23,7 @@ mod bindings;
 mod cells;
 mod clock;
 mod commit;
+mod contract;
 mod core;
 mod decide;
 mod entry;

@@ -15,27 +15,18 @@
 )]
 
 mod common;
+#[path = "common/fuzzing.rs"]
+mod fuzzing;
 
 use common::{POLICIES, adapter, built_policy, contract, policy};
+use fuzzing::{PANICS, Random, is_fenced};
 use pointsman_fuse::{Error, Options, fuse};
-use std::sync::{LazyLock, Mutex};
+use std::sync::LazyLock;
 use wasmparser::Validator;
 
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
+/// A number below `n`; 0 where there is none.
+fn below(random: &mut Random, n: usize) -> usize {
+    (random.next() % n.max(1) as u64) as usize
 }
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -50,27 +41,10 @@ struct Outcomes {
     fenced: u64,
 }
 
-/// Where panics on the fuser's thread came from.
-static PANICS: LazyLock<Mutex<Vec<String>>> = LazyLock::new(|| {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        if std::thread::current().name() != Some("fuse") {
-            return usual(panic);
-        }
-        let place = panic.location().map_or("nowhere", |place| place.file());
-        PANICS.lock().unwrap().push(place.to_owned());
-    }));
-    Mutex::default()
-});
-
 /// None came from the fuser's own code.
 fn check_panics() {
     for place in PANICS.lock().unwrap().iter() {
-        let fenced = ["wit-parser", "wit-component", "wasmtime-environ"];
-        assert!(
-            fenced.iter().any(|name| place.contains(name)),
-            "a panic in {place}"
-        );
+        assert!(is_fenced(place), "a panic in {place}");
     }
 }
 
@@ -127,33 +101,33 @@ fn sections(component: &[u8]) -> Vec<Vec<u8>> {
 /// One to three changes: to bits, or to whole sections, those without core code more often.
 fn mutated(base: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut parts = sections(base);
-    for _ in 0..=random.below(3) {
+    for _ in 0..=below(random, 3) {
         let small: Vec<usize> = (1..parts.len())
             .filter(|at| parts[*at].len() < 4096)
             .collect();
-        let at = match random.below(4) {
-            0 => random.below(parts.len()),
-            _ => small[random.below(small.len())],
+        let at = match below(random, 4) {
+            0 => below(random, parts.len()),
+            _ => small[below(random, small.len())],
         };
-        let byte = random.below(parts[at].len());
-        match random.below(8) {
-            0..=2 => parts[at][byte] ^= 1 << random.below(8),
-            3 => parts[at][byte] = [0, 1, 0x7F, 0x80, 0xFF][random.below(5)],
+        let byte = below(random, parts[at].len());
+        match below(random, 8) {
+            0..=2 => parts[at][byte] ^= 1 << below(random, 8),
+            3 => parts[at][byte] = [0, 1, 0x7F, 0x80, 0xFF][below(random, 5)],
             4 => {
-                let with = random.below(parts.len());
+                let with = below(random, parts.len());
                 parts.swap(at, with);
             }
             5 => parts.insert(at, parts[at].clone()),
             6 => drop(parts.remove(at)),
             _ => {
                 let theirs = sections(other);
-                parts.insert(at, theirs[random.below(theirs.len())].clone());
+                parts.insert(at, theirs[below(random, theirs.len())].clone());
             }
         }
     }
     let mut whole = parts.concat();
-    if random.below(10) == 0 {
-        whole.truncate(random.below(whole.len()));
+    if below(random, 10) == 0 {
+        whole.truncate(below(random, whole.len()));
     }
     whole
 }
@@ -168,8 +142,8 @@ fn damaged_policies_are_refused_or_fuse() {
     let mut outcomes = Outcomes::default();
     for seed in first..first + rounds {
         let mut random = Random(seed);
-        let base = random.below(bases.len());
-        let other = random.below(bases.len());
+        let base = below(&mut random, bases.len());
+        let other = below(&mut random, bases.len());
         let bytes = mutated(&bases[base], &bases[other], &mut random);
         outcomes.of(&bytes, &adapter, seed);
     }
@@ -189,7 +163,7 @@ fn damaged_adapters_are_refused_or_fuse() {
     for seed in first..first + rounds {
         let mut random = Random(seed);
         let bytes = mutated(&base, &base, &mut random);
-        outcomes.of(&policies[random.below(2)], &bytes, seed);
+        outcomes.of(&policies[below(&mut random, 2)], &bytes, seed);
     }
     eprintln!("{outcomes:?}");
     check_panics();

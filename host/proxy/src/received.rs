@@ -11,7 +11,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use pointsman_core::Facts;
-use pointsman_request::{Shape, at_pointer, is_json};
+use pointsman_request::{Shape, is_json};
 use std::rc::Rc;
 
 /// What decisions and every attempt to send need of a request.
@@ -52,15 +52,11 @@ impl Received {
 
 impl Facts for Received {
     fn header(&self, name: &str) -> Option<String> {
-        let value = self.headers.get(name)?;
-        std::str::from_utf8(value.as_bytes())
-            .ok()
-            .map(str::to_owned)
+        pointsman_request::header(&self.headers, name)
     }
 
     fn body(&self, pointer: &str) -> Option<String> {
-        let body = std::str::from_utf8(&self.json).ok()?;
-        at_pointer(body, pointer).map(|value| value.into_owned())
+        pointsman_request::body(&self.json, pointer)
     }
 
     fn max_output_tokens(&self) -> Option<u32> {

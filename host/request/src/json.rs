@@ -177,7 +177,7 @@ impl<'de> Visitor<'de> for Items<'_, 'de> {
 }
 
 /// What a JSON pointer points at: strings as they are, everything else as JSON text.
-pub fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str>> {
+pub(crate) fn at_pointer<'a>(body: &'a str, pointer: &str) -> Option<Cow<'a, str>> {
     let raw = (pointer.split('/').skip(1)).try_fold(body, |json, segment| {
         let segment = segment.replace("~1", "/").replace("~0", "~");
         step(json, &segment)

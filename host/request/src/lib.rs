@@ -3,6 +3,7 @@
 //! * [`Identifier`]: who it belongs to, from headers, cookies and body.
 //! * [`Scan`]: one pass over its JSON body; [`Estimate`]: how long its prompt is, and its chain.
 //! * [`Learner`]: how many bytes a token has, as the engines count them.
+//! * [`header`], [`body`]: what a policy may read of it.
 //! * [`Dialect`]: how an engine is told the data-parallel rank.
 
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 mod dialect;
 mod error;
 mod estimate;
+mod facts;
 mod identify;
 mod json;
 mod learn;
@@ -18,7 +20,8 @@ mod session;
 pub use dialect::{Dialect, RANK_HEADER};
 pub use error::{BadIdentity, BadSetting};
 pub use estimate::{Estimate, MAX_PROMPT_TOKENS, PromptSize};
+pub use facts::{body, header};
 pub use identify::{Identifier, Identity, first};
-pub use json::{Scan, Shape, at_pointer, is_json, with_field};
+pub use json::{Scan, Shape, is_json, with_field};
 pub use learn::{Learner, Ratio};
 pub use session::{Harness, Session};

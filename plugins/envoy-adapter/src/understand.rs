@@ -5,7 +5,7 @@ use crate::shared::Shared;
 use crate::site::Site;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName};
 use pointsman_core::{Explicit, Facts, Incoming, Phase, Shared as SharedPart, hash_text};
-use pointsman_request::{Estimate, RANK_HEADER, Ratio, Scan, Shape, at_pointer, first, is_json};
+use pointsman_request::{Estimate, RANK_HEADER, Ratio, Scan, Shape, first, is_json};
 use std::sync::Arc;
 
 const REQUEST_ID: &str = "x-request-id";
@@ -25,14 +25,11 @@ pub struct Received {
 
 impl Facts for Received {
     fn header(&self, name: &str) -> Option<String> {
-        let value = self.headers.get(name)?;
-        std::str::from_utf8(value.as_bytes())
-            .ok()
-            .map(str::to_owned)
+        pointsman_request::header(&self.headers, name)
     }
 
     fn body(&self, pointer: &str) -> Option<String> {
-        at_pointer(&self.json, pointer).map(std::borrow::Cow::into_owned)
+        pointsman_request::body(self.json.as_bytes(), pointer)
     }
 
     fn max_output_tokens(&self) -> Option<u32> {

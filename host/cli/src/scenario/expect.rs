@@ -1,7 +1,7 @@
 //! What a step must come to, on whatever host.
 
-use super::file::Expect;
-use anyhow::{Context, Result};
+use super::file::{Check, Expect, Scenario, Step};
+use anyhow::{Context, Result, bail};
 
 /// The first thing that was not as it should be.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -19,6 +19,79 @@ impl Difference {
             expected: expected.into(),
             got: got.into(),
         }
+    }
+}
+
+impl Scenario {
+    /// The policy to play it with: the one given, or its own.
+    pub fn policy_or<'a>(&'a self, given: Option<&'a str>) -> Result<&'a str> {
+        given.or(self.policy.as_deref()).context(
+            "no policy: name one on the command line, or with `policy = \"…\"` in the scenario",
+        )
+    }
+
+    /// Every step in order, up to the first difference.
+    pub fn walk(
+        &self,
+        mut take: impl FnMut(&Step) -> Result<Result<(), Difference>>,
+    ) -> Result<Result<(), Difference>> {
+        for (step, number) in self.steps.iter().zip(1..) {
+            let outcome = take(step).with_context(|| format!("step {number} cannot be played"))?;
+            if let Err(difference) = outcome {
+                return Ok(Err(Difference {
+                    step: number,
+                    ..difference
+                }));
+            }
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// What is outstanding on a target; none: nothing is known of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outstanding {
+    pub requests: Option<u64>,
+    pub prefill_tokens: Option<u64>,
+    pub context_tokens: Option<u64>,
+    pub sessions: Option<u64>,
+}
+
+impl Check {
+    /// Whether what is outstanding on its target is as it says; `on` looks there.
+    pub fn compare(
+        &self,
+        on: impl FnOnce(&str) -> Result<Outstanding>,
+    ) -> Result<Result<(), Difference>> {
+        let wanted = [
+            self.requests.map(u64::from),
+            self.prefill_tokens,
+            self.context_tokens,
+            self.sessions.map(u64::from),
+        ];
+        let Some(name) = &self.target else {
+            if wanted.iter().any(Option::is_some) {
+                bail!("`check` of a count needs `target`");
+            }
+            return Ok(Ok(()));
+        };
+        let got = on(name)?;
+        let got = [
+            ("requests", got.requests),
+            ("prefill_tokens", got.prefill_tokens),
+            ("context_tokens", got.context_tokens),
+            ("sessions", got.sessions),
+        ];
+        for (wanted, (what, got)) in wanted.into_iter().zip(got) {
+            if let Some(wanted) = wanted
+                && got != Some(wanted)
+            {
+                let text = |n: u64| format!("{what} = {n} on {name}");
+                let got = got.map_or_else(|| "nothing".to_owned(), text);
+                return Ok(Err(Difference::new(text(wanted), got)));
+            }
+        }
+        Ok(Ok(()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Plays a scenario: its steps drive the host's own state machines.
 
-use super::expect::{Difference, Got, json};
+use super::expect::{Difference, Got, Outstanding, json};
 use super::file::{Bound, Check, Expect, Load, Scenario, Send, Step};
 use crate::policies::Decider;
 use anyhow::{Context, Result, anyhow, bail};
@@ -25,22 +25,8 @@ pub fn play(
     host: &dyn Host,
     policy: Option<&str>,
 ) -> Result<Result<(), Difference>> {
-    let Some(name) = policy.or(scenario.policy.as_deref()) else {
-        bail!("no policy: name one on the command line, or with `policy = \"…\"` in the scenario");
-    };
-    let mut stage = Stage::set(scenario, host, name)?;
-    for (step, number) in scenario.steps.iter().zip(1..) {
-        let outcome = stage
-            .step(step)
-            .with_context(|| format!("step {number} cannot be played"))?;
-        if let Err(difference) = outcome {
-            return Ok(Err(Difference {
-                step: number,
-                ..difference
-            }));
-        }
-    }
-    Ok(Ok(()))
+    let mut stage = Stage::set(scenario, host, scenario.policy_or(policy)?)?;
+    scenario.walk(|step| stage.step(step))
 }
 
 /// A request that was sent.
@@ -304,34 +290,15 @@ impl<'a> Stage<'a> {
         {
             return Ok(Err(difference));
         }
-        let counts = [
-            ("requests", check.requests.map(u64::from)),
-            ("prefill_tokens", check.prefill_tokens),
-            ("context_tokens", check.context_tokens),
-            ("sessions", check.sessions.map(u64::from)),
-        ];
-        let Some(name) = &check.target else {
-            if counts.iter().any(|(_, wanted)| wanted.is_some()) {
-                bail!("`check` of a count needs `target`");
-            }
-            return Ok(Ok(()));
-        };
-        let load = (self.core.fleet.snapshot().ledger()).load(self.target(name)?);
-        let got = [
-            u64::from(load.requests),
-            load.prefill_tokens,
-            load.context_tokens,
-            u64::from(load.sessions),
-        ];
-        for ((what, wanted), got) in counts.into_iter().zip(got) {
-            if let Some(wanted) = wanted
-                && wanted != got
-            {
-                let text = |n: u64| format!("{what} = {n} on {name}");
-                return Ok(Err(Difference::new(text(wanted), text(got))));
-            }
-        }
-        Ok(Ok(()))
+        check.compare(|name| {
+            let load = (self.core.fleet.snapshot().ledger()).load(self.target(name)?);
+            Ok(Outstanding {
+                requests: Some(u64::from(load.requests)),
+                prefill_tokens: Some(load.prefill_tokens),
+                context_tokens: Some(load.context_tokens),
+                sessions: Some(u64::from(load.sessions)),
+            })
+        })
     }
 
     fn bound(&self, bound: &Bound) -> Result<Result<(), Difference>> {

@@ -1,7 +1,7 @@
 //! What is outstanding, and where sessions are bound.
 
 use super::stage::Stage;
-use crate::scenario::expect::Difference;
+use crate::scenario::expect::{Difference, Outstanding};
 use crate::scenario::file::{Bound, Check};
 use anyhow::{Result, bail};
 use pointsman_core::Phase;
@@ -16,32 +16,19 @@ impl Stage<'_> {
                 return Ok(difference);
             }
         }
-        let counts = [
-            ("requests", check.requests.map(u64::from)),
-            ("prefill_tokens", check.prefill_tokens),
-            ("context_tokens", check.context_tokens),
-            ("sessions", check.sessions.map(u64::from)),
-        ];
-        let Some(name) = &check.target else {
-            if counts.iter().any(|(_, wanted)| wanted.is_some()) {
-                bail!("`check` of a count needs `target`");
-            }
-            return Ok(Ok(()));
-        };
-        let said = self.control(&json!({ "look": [self.target(name)?] }))?;
-        for (what, wanted) in counts {
-            let got = said
-                .pointer(&format!("/loads/0/{what}"))
-                .and_then(Value::as_u64);
-            if let Some(wanted) = wanted
-                && got != Some(wanted)
-            {
-                let text = |n: u64| format!("{what} = {n} on {name}");
-                let got = got.map_or_else(|| "nothing".to_owned(), text);
-                return Ok(Err(Difference::new(text(wanted), got)));
-            }
-        }
-        Ok(Ok(()))
+        check.compare(|name| {
+            let said = self.control(&json!({ "look": [self.target(name)?] }))?;
+            let count = |what: &str| {
+                said.pointer(&format!("/loads/0/{what}"))
+                    .and_then(Value::as_u64)
+            };
+            Ok(Outstanding {
+                requests: count("requests"),
+                prefill_tokens: count("prefill_tokens"),
+                context_tokens: count("context_tokens"),
+                sessions: count("sessions"),
+            })
+        })
     }
 
     fn bound(&self, bound: &Bound) -> Result<Result<(), Difference>> {

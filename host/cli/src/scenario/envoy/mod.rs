@@ -10,7 +10,7 @@ mod wire;
 use super::expect::{Difference, json};
 use super::file::Scenario;
 use crate::policies::{ENVOY_ADAPTER, Named};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use pointsman_fuse::{Options, fuse};
 use stage::Stage;
 use std::cell::RefCell;
@@ -41,24 +41,8 @@ impl EnvoyHost {
         scenario: &Scenario,
         policy: Option<&str>,
     ) -> Result<Result<(), Difference>> {
-        let Some(name) = policy.or(scenario.policy.as_deref()) else {
-            bail!(
-                "no policy: name one on the command line, or with `policy = \"…\"` in the scenario"
-            );
-        };
-        let mut stage = Stage::set(self, scenario, name)?;
-        for (step, number) in scenario.steps.iter().zip(1..) {
-            let outcome = stage
-                .step(step)
-                .with_context(|| format!("step {number} cannot be played"))?;
-            if let Err(difference) = outcome {
-                return Ok(Err(Difference {
-                    step: number,
-                    ..difference
-                }));
-            }
-        }
-        Ok(Ok(()))
+        let mut stage = Stage::set(self, scenario, scenario.policy_or(policy)?)?;
+        scenario.walk(|step| stage.step(step))
     }
 
     /// A policy as a module; fused once.
