@@ -65,4 +65,5 @@ pub use fault::{Fault, FaultMode};
 pub use http::{DP_RANK_HEADER, ENGINE_NAME_HEADER, ENGINE_RANK_HEADER, REQUEST_ID_HEADER};
 pub use preset::Preset;
 pub use server::Server;
+pub use settings::{BadSetting, Settings};
 pub use stats::{EngineStats, RankStats};

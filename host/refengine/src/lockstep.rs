@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::delayer::{Cause, Counts, Delayer, Reduced, Thresholds};
 use crate::scheduler::{Admission, Scheduler, Step};
+use crate::stats::RankStats;
 
 /// See the module.
 #[derive(Debug)]
@@ -54,6 +55,26 @@ impl Lockstep {
             ranks: schedulers.into_iter().map(rank).collect(),
             counts: Counts::default(),
         }
+    }
+
+    /// Other thresholds from the next tick on; none turns the delayer off. Turned on, decisions begin
+    /// anew.
+    pub fn set_delayer(&mut self, thresholds: Option<Thresholds>) {
+        for rank in &mut self.ranks {
+            match (&mut rank.delayer, thresholds) {
+                (Some(delayer), Some(thresholds)) => delayer.set(thresholds),
+                (delayer, thresholds) => *delayer = thresholds.map(Delayer::new),
+            }
+        }
+    }
+
+    /// Each rank's figures, in order.
+    #[must_use]
+    pub fn stats(&self) -> Vec<RankStats> {
+        self.ranks
+            .iter()
+            .map(|rank| rank.scheduler.stats())
+            .collect()
     }
 
     /// A rank's scheduler.

@@ -10,9 +10,9 @@ use crate::error::ConfigError;
 use crate::preset::Preset;
 use crate::stats::RankStats;
 
-/// What may be changed while the engine runs, as one flat object.
+/// What may be changed while the engine runs, as one flat object: `server_args`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct Settings {
+pub struct Settings {
     prefill_delayer: bool,
     #[serde(flatten)]
     thresholds: Thresholds,
@@ -20,9 +20,11 @@ pub(crate) struct Settings {
 
 /// A setting was not taken; everything is as before.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum BadSetting {
+pub enum BadSetting {
+    /// no such setting, or a value of another type
     #[error("server_args: {0}")]
     Shape(#[from] serde_json::Error),
+    /// out of its range
     #[error(transparent)]
     Range(#[from] ConfigError),
 }
@@ -35,7 +37,9 @@ pub(crate) struct Changes {
 }
 
 impl Settings {
-    pub(crate) fn of(config: &EngineConfig) -> Self {
+    /// As the engine starts.
+    #[must_use]
+    pub fn of(config: &EngineConfig) -> Self {
         let budget = u32::try_from(config.preset.max_num_batched_tokens);
         Self {
             prefill_delayer: config.prefill_delayer,
@@ -47,11 +51,16 @@ impl Settings {
     }
 
     /// The delayer's thresholds; none: off.
-    pub(crate) fn delayer(&self) -> Option<Thresholds> {
+    #[must_use]
+    pub fn delayer(&self) -> Option<Thresholds> {
         self.prefill_delayer.then_some(self.thresholds)
     }
 
-    pub(crate) fn with(&self, changes: Map<String, Value>) -> Result<Self, BadSetting> {
+    /// With some of it changed.
+    ///
+    /// # Errors
+    /// What cannot be set; then nothing is.
+    pub fn with(&self, changes: Map<String, Value>) -> Result<Self, BadSetting> {
         let mut all = match serde_json::to_value(self.thresholds)? {
             Value::Object(all) => all,
             _ => Map::new(),

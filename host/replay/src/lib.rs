@@ -11,9 +11,12 @@
 //! turn the messages to send. [`live::run`] plays it over HTTP and returns
 //! one [`Record`] a request; [`Run`] is their summary and [`Reports`] the
 //! table and the JSON of several of them.
+//!
+//! [`mixed`] needs no trace: one engine under a made load, in virtual time.
 
 mod cut;
 pub mod live;
+pub mod mixed;
 mod prompt;
 mod record;
 mod report;

@@ -1,13 +1,12 @@
-//! One look at all engines.
+//! Looks at every engine, and sets what differs from what is wanted there.
 
-#![cfg_attr(
-    not(any(test, target_arch = "wasm32")),
-    allow(dead_code, reason = "engines are there for the component alone")
-)]
-
-use crate::Config;
+use crate::config::Config;
+use crate::law::{Seen, Setting, next};
+#[cfg(target_arch = "wasm32")]
+use pointsman_sdk::Level;
+use pointsman_sdk::Target;
 use pointsman_sdk::engine::{Failure, Knob};
-use pointsman_sdk::prelude::*;
+use std::collections::BTreeMap;
 
 const DELAYER: &str = "prefill_delayer";
 const INTERVAL: &str = "prefill_decode_interval";
@@ -15,9 +14,14 @@ const QUEUE: &str = "max_queue_ms";
 
 /// The calls of the contract that it needs.
 pub(crate) trait Engines {
+    /// Every target of the fleet, and its endpoint.
+    fn targets(&mut self) -> Vec<(Target, String)>;
     fn knobs(&mut self, at: Target) -> Result<Vec<Knob>, Failure>;
     fn set(&mut self, at: Target, name: &str, value: i64) -> Result<(), Failure>;
     fn stat(&mut self, at: Target, name: &str) -> Result<f64, Failure>;
+    /// What the host keeps for this number.
+    fn kept(&mut self, cell: u64) -> u64;
+    fn keep(&mut self, cell: u64, value: u64);
     fn warn(&mut self, message: &str);
 }
 
@@ -26,49 +30,100 @@ pub(crate) trait Engines {
 pub(crate) struct Host;
 
 #[cfg(target_arch = "wasm32")]
+mod imports {
+    pub(super) use pointsman_sdk::bindings::pointsman::policy::{fleet, log, state};
+    pub(super) use pointsman_sdk::engine;
+}
+
+#[cfg(target_arch = "wasm32")]
 impl Engines for Host {
+    fn targets(&mut self) -> Vec<(Target, String)> {
+        let endpoint = |target| {
+            let name = imports::fleet::describe(target)?.name;
+            let (endpoint, _) = name.rsplit_once('/')?;
+            Some((target, endpoint.to_owned()))
+        };
+        let all = imports::fleet::columns().target;
+        all.into_iter().filter_map(endpoint).collect()
+    }
+
     fn knobs(&mut self, at: Target) -> Result<Vec<Knob>, Failure> {
-        pointsman_sdk::engine::knobs(at)
+        imports::engine::knobs(at)
     }
 
     fn set(&mut self, at: Target, name: &str, value: i64) -> Result<(), Failure> {
-        pointsman_sdk::engine::knob_set(Some(at), name, value)
+        imports::engine::knob_set(Some(at), name, value)
     }
 
     fn stat(&mut self, at: Target, name: &str) -> Result<f64, Failure> {
-        pointsman_sdk::engine::stat(at, name)
+        imports::engine::stat(at, name)
+    }
+
+    fn kept(&mut self, cell: u64) -> u64 {
+        imports::state::get(cell)
+    }
+
+    fn keep(&mut self, cell: u64, value: u64) {
+        // Nobody else writes: there is one control instance.
+        let before = imports::state::get(cell);
+        imports::state::swap(cell, before, value);
     }
 
     fn warn(&mut self, message: &str) {
-        pointsman_sdk::bindings::pointsman::policy::log::write(Level::Warn, message);
+        imports::log::write(Level::Warn, message);
     }
 }
 
-/// Sets what differs from what is wanted. Targets are numbered from 0; the first that nobody knows
-/// ends the fleet. An engine that does not answer is looked at again with the next tick.
-pub(crate) fn tend(config: &Config, engines: &mut impl Engines) {
-    let mut all = Vec::new();
-    for target in 0.. {
+/// See the module. An engine that does not answer is looked at again with the next tick.
+pub(crate) fn tend(config: &Config, now_ms: u64, engines: &mut impl Engines) {
+    let mut all: BTreeMap<String, Vec<Target>> = BTreeMap::new();
+    for (target, endpoint) in engines.targets() {
+        all.entry(endpoint).or_default().push(target);
+    }
+    for ranks in all.values() {
+        one(config, now_ms, ranks, engines);
+    }
+}
+
+/// One engine. Its ranks decide together about prefill, and so are set alike.
+fn one(config: &Config, now_ms: u64, ranks: &[Target], engines: &mut impl Engines) {
+    let mut found = Vec::new();
+    for &target in ranks {
         match engines.knobs(target) {
-            Ok(knobs) => all.push((target, knobs)),
-            Err(Failure::Unknown) => break,
+            Ok(knobs) => found.push((target, knobs)),
             // Another policy's.
             Err(Failure::Denied) => {}
+            Err(Failure::Unknown) => {}
             Err(Failure::Unavailable(why)) => engines.warn(&format!("target {target}: {why}")),
         }
     }
-    let interval = if piles_up(config, &all, engines) {
-        0
-    } else {
-        config.prefill_decode_interval
+    let Some(&(first, _)) = found.first() else {
+        return;
     };
-    let mut wanted = vec![(DELAYER, 1), (INTERVAL, i64::from(interval))];
-    wanted.extend(config.max_queue_ms.map(|ms| (QUEUE, i64::from(ms))));
-    for (target, knobs) in &all {
-        for (name, value) in &wanted {
-            let differs = |knob: &&Knob| knob.name == *name && knob.value != *value;
-            if knobs.iter().any(|knob| differs(&knob))
-                && let Err(failure) = engines.set(*target, name, *value)
+    // The first rank's number stands for the engine: it stays when engines come and go.
+    let cell = u64::from(first);
+    let kept = Setting::unpacked(engines.kept(cell));
+    let seen = seen(config, &found, engines);
+    let wanted = match kept {
+        Some(now) => next(config, now, &seen, now_ms),
+        None => Setting::first(config, now_ms),
+    };
+    if kept != Some(wanted) {
+        engines.keep(cell, wanted.packed());
+    }
+    let mut values = vec![
+        (DELAYER, i64::from(wanted.delayer)),
+        (INTERVAL, i64::from(wanted.interval)),
+    ];
+    values.extend(config.max_queue_ms.map(|ms| (QUEUE, i64::from(ms))));
+    for (target, knobs) in &found {
+        for (name, value) in &values {
+            let Some(knob) = knobs.iter().find(|knob| knob.name == *name) else {
+                continue;
+            };
+            let value = (*value).max(knob.low).min(knob.high);
+            if knob.value != value
+                && let Err(failure) = engines.set(*target, name, value)
             {
                 engines.warn(&format!("target {target}: {name} = {value}: {failure:?}"));
             }
@@ -76,183 +131,19 @@ pub(crate) fn tend(config: &Config, engines: &mut impl Engines) {
     }
 }
 
-/// Whether prompts pile up on a rank. Where an interval is 0 they did before, and it takes half as
-/// many to go on: otherwise it would be set back and forth with every tick.
-fn piles_up(config: &Config, all: &[(Target, Vec<Knob>)], engines: &mut impl Engines) -> bool {
-    let Some(limit) = config.relax_waiting else {
-        return false;
+/// Asks for what the configuration has limits on, and nothing else: it may cost the engine something.
+fn seen(config: &Config, ranks: &[(Target, Vec<Knob>)], engines: &mut impl Engines) -> Seen {
+    let mut worst = |wanted: bool, name: &str| {
+        let ranks = ranks.iter().filter(|_| wanted);
+        let known = ranks.filter_map(|(target, _)| engines.stat(*target, name).ok());
+        known.filter(|number| !number.is_nan()).reduce(f64::max)
     };
-    let is_zero = |knob: &Knob| knob.name == INTERVAL && knob.value == 0;
-    let relaxed = all.iter().any(|(_, knobs)| knobs.iter().any(is_zero));
-    let limit = if relaxed { limit / 2 } else { limit };
-    let mut waiting = all
-        .iter()
-        .map(|(target, _)| engines.stat(*target, &config.waiting_stat));
-    waiting.any(|waiting| waiting.is_ok_and(|n| n > f64::from(limit)))
+    Seen {
+        ttft_ms: worst(config.ttft_limit_ms.is_some(), &config.ttft_stat),
+        itl_ms: worst(config.itl_limit_ms.is_some(), &config.itl_stat),
+        waiting: worst(config.relax_waiting.is_some(), &config.waiting_stat),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeMap;
-
-    /// Ranks of engines, by target.
-    #[derive(Default)]
-    struct Fleet {
-        ranks: Vec<Result<Rank, Failure>>,
-        sets: Vec<(Target, String, i64)>,
-        warnings: Vec<String>,
-    }
-
-    #[derive(Clone)]
-    struct Rank {
-        knobs: BTreeMap<&'static str, i64>,
-        waiting: f64,
-    }
-
-    fn rank(interval: i64, waiting: f64) -> Result<Rank, Failure> {
-        let knobs = [
-            (DELAYER, 0),
-            (INTERVAL, interval),
-            (QUEUE, -1),
-            ("other", 7),
-        ];
-        Ok(Rank {
-            knobs: knobs.into(),
-            waiting,
-        })
-    }
-
-    impl Fleet {
-        fn rank(&mut self, at: Target) -> Result<&mut Rank, Failure> {
-            match self.ranks.get_mut(at as usize) {
-                Some(Ok(rank)) => Ok(rank),
-                Some(Err(failure)) => Err(failure.clone()),
-                None => Err(Failure::Unknown),
-            }
-        }
-
-        fn tick(&mut self, config: &Config) -> Vec<(Target, String, i64)> {
-            tend(config, self);
-            std::mem::take(&mut self.sets)
-        }
-    }
-
-    impl Engines for Fleet {
-        fn knobs(&mut self, at: Target) -> Result<Vec<Knob>, Failure> {
-            let knob = |(name, value): (&&'static str, &i64)| Knob {
-                name: (*name).to_owned(),
-                unit: String::new(),
-                low: -1,
-                high: 1 << 20,
-                value: *value,
-            };
-            Ok(self.rank(at)?.knobs.iter().map(knob).collect())
-        }
-
-        fn set(&mut self, at: Target, name: &str, value: i64) -> Result<(), Failure> {
-            self.sets.push((at, name.to_owned(), value));
-            let rank = self.rank(at)?;
-            for (knob, now) in &mut rank.knobs {
-                if *knob == name {
-                    *now = value;
-                }
-            }
-            Ok(())
-        }
-
-        fn stat(&mut self, at: Target, _name: &str) -> Result<f64, Failure> {
-            Ok(self.rank(at)?.waiting)
-        }
-
-        fn warn(&mut self, message: &str) {
-            self.warnings.push(message.to_owned());
-        }
-    }
-
-    fn intervals(sets: &[(Target, String, i64)]) -> Vec<(Target, i64)> {
-        let of = sets.iter().filter(|(_, name, _)| name == INTERVAL);
-        of.map(|(target, _, value)| (*target, *value)).collect()
-    }
-
-    #[test]
-    fn what_differs_is_set_once_and_again_after_an_engine_was_started_anew() {
-        let config = Config {
-            max_queue_ms: Some(5000),
-            ..Config::default()
-        };
-        let mut fleet = Fleet {
-            ranks: vec![rank(0, 0.0), rank(10, 0.0)],
-            ..Fleet::default()
-        };
-        let set = |target, name: &str, value| (target, name.to_owned(), value);
-        let first = [
-            set(0, DELAYER, 1),
-            set(0, INTERVAL, 10),
-            set(0, QUEUE, 5000),
-            set(1, DELAYER, 1),
-            set(1, QUEUE, 5000),
-        ];
-        assert_eq!(fleet.tick(&config), first);
-        assert_eq!(fleet.tick(&config), []);
-        fleet.ranks[1] = rank(0, 0.0);
-        assert_eq!(fleet.tick(&config).len(), 3);
-    }
-
-    #[test]
-    fn engines_that_are_others_or_gone_or_lack_a_knob_are_left_alone() {
-        let bare = Ok(Rank {
-            knobs: BTreeMap::new(),
-            waiting: 0.0,
-        });
-        let gone = Err(Failure::Unavailable("no route".to_owned()));
-        let ranks = vec![
-            Err(Failure::Denied),
-            gone,
-            bare,
-            rank(0, 0.0),
-            Err(Failure::Unknown),
-            rank(0, 0.0),
-        ];
-        let mut fleet = Fleet {
-            ranks,
-            ..Fleet::default()
-        };
-        let sets = fleet.tick(&Config::default());
-        assert!(
-            sets.iter().all(|(target, ..)| *target == 3) && sets.len() == 2,
-            "{sets:?}"
-        );
-        assert_eq!(fleet.warnings, ["target 1: no route"]);
-    }
-
-    #[test]
-    fn while_prompts_pile_up_the_interval_is_0_and_it_does_not_flap() {
-        let config = Config {
-            relax_waiting: Some(8),
-            ..Config::default()
-        };
-        let mut fleet = Fleet {
-            ranks: vec![rank(10, 0.0), rank(10, 8.0)],
-            ..Fleet::default()
-        };
-        let mut waiting = |n| {
-            fleet.rank(1).unwrap().waiting = n;
-            intervals(&fleet.tick(&config))
-        };
-        assert_eq!(waiting(8.0), []);
-        assert_eq!(waiting(9.0), [(0, 0), (1, 0)]);
-        assert_eq!(waiting(5.0), []);
-        assert_eq!(waiting(4.0), [(0, 10), (1, 10)]);
-        assert_eq!(waiting(5.0), []);
-    }
-
-    #[test]
-    fn a_tick_that_comes_too_often_is_refused() {
-        let refused = crate::DecodeProtect::new(Config {
-            tick_ms: 9,
-            ..Config::default()
-        });
-        assert!(refused.is_err_and(|why| why.contains("tick_ms: wanted at least 10, found 9")));
-    }
-}
+mod tests;
