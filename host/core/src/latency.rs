@@ -184,7 +184,7 @@ fn place(second: u64) -> usize {
 fn bucket(us: u64) -> usize {
     let us = us.clamp(1 << LOW, (1 << HIGH) - 1);
     let power = us.ilog2();
-    let step = (us * STEPS >> power) - STEPS;
+    let step = ((us * STEPS) >> power) - STEPS;
     let bucket = u64::from(power - LOW) * STEPS + step;
     usize::try_from(bucket).unwrap_or(BUCKETS - 1)
 }
