@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Driver, DriverKind, Role};
 use anyhow::{Context, Result};
-use pointsman_core::{Core, Phase, Target};
+use pointsman_core::{Core, Latency, Phase, Target, WINDOW_MS};
 use pointsman_engine::{Desk, HttpDialect, HttpDriver, Library, Limits, NullDriver};
 use pointsman_runtime::{EngineFailure as Failure, Engines, Kernel, Knob};
 use serde_json::json;
@@ -66,11 +66,18 @@ impl Driven {
         those.map(|(name, (phase, desk))| (name.as_str(), *phase, desk))
     }
 
+    /// Measures the targets of the engines that some policy is granted, as the fleet is now.
+    pub fn measure(&self) {
+        let granted = |name: &str| self.grants.values().any(|names| names.contains(name));
+        let fleet = self.core.fleet.snapshot();
+        self.core.measured.follow(&fleet, granted);
+    }
+
     /// The desk of a target that this policy is granted, and which of its ranks it is.
     fn granted(&self, policy: &str, at: Target) -> Result<(&Desk, u32), Failure> {
         let fleet = self.core.fleet.snapshot();
         let spec = fleet.spec(at).ok_or(Failure::Unknown)?;
-        let name = endpoint(&spec.endpoint.name);
+        let name = spec.endpoint.server();
         let grant = self.grants.get(policy).ok_or(Failure::Denied)?;
         if !grant.contains(name) {
             return Err(Failure::Denied);
@@ -141,9 +148,22 @@ impl Engines for Driven {
         }
     }
 
+    /// Those that the host measures are the host's, whatever the driver knows.
     fn stat(&self, policy: &str, at: Target, name: &str) -> Result<f64, Failure> {
         let (desk, rank) = self.granted(policy, at)?;
-        desk.stat(rank, name)
+        if !Latency::STATS.contains(&name) {
+            return desk.stat(rank, name);
+        }
+        let (core, seconds) = (&self.core, WINDOW_MS / 1000);
+        let measured = core.measured.stat(at, core.now_ms(), name);
+        measured.ok_or_else(|| {
+            let fleet = core.fleet.snapshot();
+            let target = fleet
+                .spec(at)
+                .map_or("?", |spec| spec.endpoint.name.as_str());
+            let why = format!("nothing was measured at {target} in the last {seconds} s");
+            Failure::Unavailable(why)
+        })
     }
 
     fn profile_start(
@@ -212,11 +232,4 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
 
 fn phase(role: Role) -> Phase {
     role.into()
-}
-
-/// "a/3" is of endpoint "a".
-fn endpoint(target: &str) -> &str {
-    target
-        .rsplit_once('/')
-        .map_or(target, |(endpoint, _)| endpoint)
 }

@@ -6,6 +6,7 @@ use crate::cells::Cells;
 use crate::clock::Clock;
 use crate::fleet::{Fleet, Snapshot};
 use crate::hash::Scope;
+use crate::measured::Measured;
 use crate::sync::Mutex;
 use crate::types::{Key, Keys, Target};
 use std::cell::RefCell;
@@ -23,6 +24,8 @@ const MAX_NAMES: usize = 256;
 pub struct Core {
     /// who may take a request, and what is outstanding
     pub fleet: Fleet,
+    /// how fast those targets answer of which somebody wants to know
+    pub measured: Measured,
     pub(crate) bindings: Bindings,
     clock: Arc<dyn Clock>,
     cells: Mutex<HashMap<String, Arc<Cells>>>,
@@ -40,6 +43,7 @@ impl Core {
     pub fn new(limits: Limits, clock: Arc<dyn Clock>) -> Core {
         Core {
             fleet: Fleet::default(),
+            measured: Measured::default(),
             bindings: Bindings::new(limits),
             clock,
             cells: Mutex::default(),

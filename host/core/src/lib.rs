@@ -12,6 +12,7 @@
 //! * [`Ask`] is what a policy may see of both while it decides.
 //! * [`decide`] is the whole step: ask, check the answer, commit it as one transaction, or fall back.
 //! * [`Moment`] is one decision with all that it depended on: another policy can be asked the same.
+//! * [`Latency`] is how fast a target answered over the last seconds.
 //! * [`Ticket`] is a request in flight; whatever happens to it, it gives back exactly once.
 //!
 //! No wall clock and no randomness: time comes through [`Clock`], chance only from a request's seed.
@@ -31,7 +32,9 @@ mod fleet;
 mod hash;
 mod image;
 mod kernel;
+mod latency;
 mod ledger;
+mod measured;
 mod moment;
 mod piece;
 mod places;
@@ -52,7 +55,9 @@ pub use decide::{
 };
 pub use fleet::{Fleet, Revision, Roles, Snapshot, Standing, TargetSpec};
 pub use hash::{NO_MODEL, Scope, hash_text, splitmix64};
+pub use latency::{Latency, WINDOW_MS};
 pub use ledger::{Charge, Ledger};
+pub use measured::{Measured, SharedLatency};
 pub use moment::{Answer, Bound, Moment, Read};
 pub use piece::{BadImage, Piece};
 pub use prompt::{Chain, ChainBuilder, Shared};

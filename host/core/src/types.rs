@@ -266,6 +266,13 @@ pub struct Endpoint {
     pub labels: Vec<(String, String)>,
 }
 
+impl Endpoint {
+    /// The name of the engine server: "a" of "a/3".
+    pub fn server(&self) -> &str {
+        (self.name.rsplit_once('/')).map_or(&*self.name, |(server, _)| server)
+    }
+}
+
 /// The events that a policy wants to observe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "a set of four")]

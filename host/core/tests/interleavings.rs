@@ -53,8 +53,12 @@ mod hash;
 mod image;
 #[path = "../src/kernel.rs"]
 mod kernel;
+#[path = "../src/latency.rs"]
+mod latency;
 #[path = "../src/ledger.rs"]
 mod ledger;
+#[path = "../src/measured.rs"]
+mod measured;
 #[path = "../src/moment.rs"]
 mod moment;
 #[path = "../src/places.rs"]

@@ -1,12 +1,13 @@
 //! An answer on its way to the client. It holds what the request holds: the seat, the ticket and the
 //! upstream connection, and gives them back when it ends, breaks, or is dropped because the client left.
 
+use crate::pace::Pace;
 use crate::report::{Kind as AnswerKind, Report, Subject};
 use crate::site::Seat;
-use crate::sse::ErrorScanner;
+use crate::sse::EventScanner;
 use crate::upstream::{Inflow, Torn};
 use bytes::Bytes;
-use http::header::HeaderMap;
+use http::header::{CONTENT_ENCODING, HeaderMap};
 use http_body::{Body, Frame, SizeHint};
 use pointsman_core::Ticket;
 use std::pin::Pin;
@@ -41,7 +42,9 @@ pub(crate) struct Flow {
     ticket: Option<Ticket>,
     /// none: not a status below 400, whose good end speaks for the engine; or it is over
     report: Option<Report>,
-    scanner: Option<ErrorScanner>,
+    scanner: Option<EventScanner>,
+    /// none: nobody wants to know, or there is nothing to be measured
+    pace: Option<Pace>,
     silence: Silence,
     seat: Seat,
 }
@@ -54,15 +57,19 @@ impl Flow {
         ticket: Option<Ticket>,
         subject: Option<Subject>,
         headers: &HeaderMap,
+        pace: Option<Pace>,
         seat: Seat,
     ) -> Flow {
         let kind = AnswerKind::of(headers);
+        let is_stream = kind == AnswerKind::Stream;
+        let is_measured = is_stream && subject.is_some() && !headers.contains_key(CONTENT_ENCODING);
         let limit = seat.site().shared.settings.timeouts.idle_stream;
         let mut flow = Flow {
             inflow,
             ticket,
             report: subject.map(|subject| Report::new(subject, kind, headers)),
-            scanner: (kind == AnswerKind::Stream).then(ErrorScanner::default),
+            scanner: is_stream.then(EventScanner::default),
+            pace: pace.filter(|_| is_measured),
             silence: Silence::new(limit),
             seat,
         };
@@ -112,12 +119,15 @@ impl Flow {
             }
         }
         if let Some(scanner) = &mut self.scanner {
-            scanner.pass(data);
+            let events = scanner.pass(data);
+            if let Some(pace) = &mut self.pace {
+                pace.arrived(events);
+            }
         }
     }
 
     fn finish(&mut self) {
-        if self.scanner.as_ref().is_some_and(ErrorScanner::failed) {
+        if self.scanner.as_ref().is_some_and(EventScanner::failed) {
             return self.fail();
         }
         if let Some(ticket) = self.ticket.take() {

@@ -29,6 +29,7 @@ mod headers;
 mod health;
 mod keeper;
 mod metrics;
+mod pace;
 mod proxy;
 mod received;
 mod reload;

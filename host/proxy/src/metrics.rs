@@ -401,6 +401,7 @@ impl Scrape {
                 i64::from(standing.is_some_and(|s| s.healthy && s.closed && !s.removed))
             },
         )?;
+        self.latencies(encoder, &targets)?;
         let bindings = self.core.bindings().len();
         let bindings = ConstGauge::new(i64::try_from(bindings).unwrap_or(i64::MAX));
         gauge(
@@ -409,6 +410,44 @@ impl Scrape {
             "Bindings in the affinity table",
             &bindings,
         )
+    }
+}
+
+/// Label and statistic.
+const QUANTILES: [(&str, &str); 3] = [("0.5", "p50"), ("0.9", "p90"), ("0.99", "p99")];
+
+impl Scrape {
+    /// Of those targets of which somebody wants to know, and that have answered lately.
+    fn latencies(
+        &self,
+        encoder: &mut DescriptorEncoder,
+        targets: &BTreeMap<&str, Vec<u32>>,
+    ) -> fmt::Result {
+        let now_ms = self.core.now_ms();
+        let mut each = |kind: &str, help: &str| {
+            let name = format!("pointsman_target_{kind}_seconds");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for (target, numbers) in targets {
+                for (quantile, stat) in QUANTILES {
+                    let stat = format!("{kind}_ms_{stat}");
+                    // Of a name that has moved, the one that has it now.
+                    let found = (numbers.iter().rev())
+                        .find_map(|&target| self.core.measured.stat(target, now_ms, &stat));
+                    let Some(ms) = found else { continue };
+                    let labels: Labels = vec![
+                        ("target", (*target).to_owned()),
+                        ("quantile", quantile.to_owned()),
+                    ];
+                    ConstGauge::new(ms / 1000.0).encode(family.encode_family(&labels)?)?;
+                }
+            }
+            Ok(())
+        };
+        each(
+            "ttft",
+            "From sending a request to the first bytes of its stream, over the last 5 s",
+        )?;
+        each("itl", "Between the events of a stream, over the last 5 s")
     }
 }
 

@@ -5,6 +5,7 @@ use crate::explain::Explained;
 use crate::flow::{Flow, Reply};
 use crate::headers::{self, REQUEST_ID};
 use crate::metrics::Retry;
+use crate::pace::Pace;
 use crate::received::{Payload, Received};
 use crate::report::{self, Subject};
 use crate::site::{Decided, Listener, Seat, Site};
@@ -86,6 +87,7 @@ async fn carry(
             site.shared.core.end_session(session);
             site.shared.witnesses.session_ended(session);
         }
+        let pace = Pace::begin(&site.shared.core, ticket.target());
         let sent = dispatch(site, upstream, &ticket, &received, &mut payload, &id).await;
         let again = Again {
             possible: payload.is_there()
@@ -96,7 +98,9 @@ async fn carry(
             listener,
         };
         setback = match weigh(sent, ticket, again)? {
-            Weighed::Take(response, ticket) => return Ok(take(response, ticket, subject, seat)),
+            Weighed::Take(response, ticket) => {
+                return Ok(take(response, ticket, subject, pace, seat));
+            }
             Weighed::Again(setback) => Some(setback),
         };
     }
@@ -378,7 +382,9 @@ fn nowhere(
 ) -> Result<Response<Reply>, Answer> {
     match setback {
         None => Err(Answer::refused(&refusal)),
-        Some(Setback::Answered(response)) => Ok(take(*response, None, Subject::default(), seat)),
+        Some(Setback::Answered(response)) => {
+            Ok(take(*response, None, Subject::default(), None, seat))
+        }
         Some(Setback::Broken(answer)) => Err(answer),
     }
 }
@@ -388,12 +394,13 @@ fn take(
     response: Response<Inflow>,
     ticket: Option<Ticket>,
     subject: Subject,
+    pace: Option<Pace>,
     seat: Seat,
 ) -> Response<Reply> {
     let (mut parts, inflow) = response.into_parts();
     headers::to_client(&mut parts.headers);
     let subject = Some(subject).filter(|_| parts.status.as_u16() < 400);
-    let flow = Flow::new(inflow, ticket, subject, &parts.headers, seat);
+    let flow = Flow::new(inflow, ticket, subject, &parts.headers, pace, seat);
     Response::from_parts(parts, Reply::flow(flow))
 }
 

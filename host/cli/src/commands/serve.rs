@@ -56,6 +56,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let shadows = Shadows::new(core.clone(), settings.fallback, witnesses.shadow.clone());
     let mut proxy = Proxy::bind(settings, core.clone(), deciding.source, witnesses.clone())
         .context("the data plane cannot start")?;
+    engines.measure();
     if let Some(swapper) = &deciding.swapper {
         swapper.slot().set_workers(proxy.workers());
     }
