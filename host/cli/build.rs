@@ -3,11 +3,12 @@
 
 use std::path::PathBuf;
 
-const MODULES: [&str; 5] = [
+const MODULES: [&str; 6] = [
     "least-tokens",
     "session-affinity",
     "parent-affinity",
     "conversation-round-robin",
+    "decode-protect",
     // What fuses with them for Envoy; a core module.
     "envoy-adapter",
 ];

@@ -17,6 +17,7 @@ mod envoy;
 mod native;
 mod policies;
 mod scenario;
+mod simulated;
 
 use clap::{Parser, Subcommand};
 use std::io::IsTerminal;

@@ -17,6 +17,8 @@ pub struct BuiltIn {
     pub name: &'static str,
     pub about: &'static str,
     pub wasm: &'static [u8],
+    /// needs engines that it is granted, for what it is there for
+    pub drives_engines: bool,
     /// the same code, linked natively
     pub native: fn(&str) -> Result<Decider, String>,
 }
@@ -24,9 +26,13 @@ pub struct BuiltIn {
 #[cfg(feature = "policies")]
 macro_rules! built_in {
     ($name:literal, $policy:ty, $about:literal) => {
+        built_in!($name, $policy, $about, false)
+    };
+    ($name:literal, $policy:ty, $about:literal, $drives:literal) => {
         BuiltIn {
             name: $name,
             about: $about,
+            drives_engines: $drives,
             wasm: include_bytes!(concat!(env!("POINTSMAN_POLICIES"), "/", $name, ".wasm")),
             native: |config| {
                 let native = pointsman_sdk::Native::<$policy>::new(config)?;
@@ -58,6 +64,12 @@ pub const BUILT_IN: &[BuiltIn] = &[
         "conversation-round-robin",
         pointsman_conversation_round_robin::ConversationRoundRobin,
         "first turns in turn, later ones on their rank, under a cap"
+    ),
+    built_in!(
+        "decode-protect",
+        pointsman_decode_protect::DecodeProtect,
+        "as session-affinity, and engines' schedulers leave decode its share",
+        true
     ),
 ];
 

@@ -39,7 +39,7 @@ mod library;
 #[cfg(feature = "host")]
 mod null;
 #[cfg(feature = "host")]
-mod reference;
+pub mod reference;
 
 #[cfg(feature = "host")]
 pub use desk::{Desk, Limits, Profile};

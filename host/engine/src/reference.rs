@@ -76,7 +76,8 @@ fn whole(number: f64) -> Option<i64> {
 }
 
 /// All knobs, with the values in `server_args`; those that it lacks are left out.
-pub(crate) fn knobs(server_args: &Value) -> Vec<Knob> {
+#[must_use]
+pub fn knobs(server_args: &Value) -> Vec<Knob> {
     let knob = |Setting(name, unit, low, high, form): &Setting| {
         Some(Knob {
             name: (*name).to_owned(),
@@ -90,7 +91,8 @@ pub(crate) fn knobs(server_args: &Value) -> Vec<Knob> {
 }
 
 /// What a knob's value is in JSON, or what is wrong with it. None: no such knob.
-pub(crate) fn write(name: &str, value: i64) -> Option<Result<Value, String>> {
+#[must_use]
+pub fn write(name: &str, value: i64) -> Option<Result<Value, String>> {
     let Setting(_, unit, low, high, form) = SETTINGS.iter().find(|setting| setting.0 == name)?;
     Some(if (*low..=*high).contains(&value) {
         Ok(form.write(value))

@@ -14,10 +14,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where a policy wants ticks and does not say how often.
-const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
-/// More often is not.
-const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 /// Without ticks to give: how long until it looks whether a pause is over.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -67,10 +63,7 @@ impl Ticking {
     /// None: paused, or it wants no ticks.
     fn of(slot: &Slot) -> Option<Ticking> {
         let (prepared, cells) = slot.prepared()?;
-        let interval = match prepared.tick_ms? {
-            0 => DEFAULT_INTERVAL,
-            ms => Duration::from_millis(ms.into()).max(SHORTEST_INTERVAL),
-        };
+        let interval = prepared.tick_interval()?;
         Some(Ticking {
             policy: prepared.policy().name.clone(),
             instance: Instance::new(prepared, cells),

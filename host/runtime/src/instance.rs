@@ -197,11 +197,12 @@ impl Instance {
 }
 
 impl Instance {
-    /// Tells it that its interval is over; meanwhile it may drive these.
+    /// Tells it that its interval is over; meanwhile it may drive these. [`crate::Control`] does it in
+    /// real time.
     ///
     /// # Errors
     /// As with any call.
-    pub(crate) fn tick(&mut self, now_ms: u64, engines: &Arc<dyn Engines>) -> Result<(), Failure> {
+    pub fn tick(&mut self, now_ms: u64, engines: &Arc<dyn Engines>) -> Result<(), Failure> {
         self.live(|live, limits| live.tick(now_ms, engines, limits))
     }
 

@@ -10,6 +10,7 @@ use crate::host::State;
 use crate::instance::{Limits, Live, StartError};
 use pointsman_core::{Cells, Failure, Policy, Wants};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use thiserror::Error;
 use wasmtime::component::Component;
 
@@ -19,6 +20,10 @@ const MAX_WASM: usize = 64 << 20;
 const MAX_REASONS: usize = 256;
 /// Of a reason or a name, in bytes: they become metric labels.
 const MAX_WORD: usize = 64;
+/// Where a policy wants ticks and does not say how often.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
+/// More often is not.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How far a policy came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +139,14 @@ impl Prepared {
     /// What it says of itself.
     pub fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// How often it wants a tick; none: never.
+    pub fn tick_interval(&self) -> Option<Duration> {
+        Some(match self.tick_ms? {
+            0 => DEFAULT_INTERVAL,
+            ms => Duration::from_millis(ms.into()).max(SHORTEST_INTERVAL),
+        })
     }
 
     /// The JSON Schema of its configuration.

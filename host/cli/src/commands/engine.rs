@@ -2,6 +2,7 @@
 
 mod delayer;
 mod driver;
+mod simulate;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
@@ -27,6 +28,9 @@ enum Command {
     Delayer(delayer::Args),
     /// Open an engine driver (a shared library), set knobs, and print what it says
     Driver(driver::Args),
+    /// Play a mixed prefill and decode load in virtual time: what each setting, or a policy that drives
+    /// the scheduler, makes of TTFT, ITL and throughput
+    Simulate(simulate::Args),
 }
 
 #[derive(clap::Args)]
@@ -71,6 +75,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Delayer(args)) => delayer::run(args, as_json),
         Some(Command::Driver(args)) => driver::run(args, as_json),
+        Some(Command::Simulate(args)) => simulate::run(args, as_json),
         None => serve(&args.engine, as_json),
     }
 }
