@@ -54,13 +54,28 @@ impl<'a> Field<'a> {
             && cost.prefill_token <= SMALL_TOKEN_WEIGHT
             && cost.context_token <= SMALL_TOKEN_WEIGHT
         {
-            if cost.session == 0 && cost.context_token == 0 {
-                self.lead(open, |block, upto, out| two(block, &cost, upto, out))
+            if cost.session == 0 && cost.context_token == 0 && cost.prefill_token == 1 {
+                let least = |block: &Block| Some(least_unit(block, cost.request));
+                self.lead(open, least, |block, upto, out| two(block, &cost, upto, out))
+            } else if cost.session == 0 && cost.context_token == 0 {
+                self.lead(
+                    open,
+                    |_| None,
+                    |block, upto, out| two(block, &cost, upto, out),
+                )
             } else {
-                self.lead(open, |block, upto, out| four(block, &cost, upto, out))
+                self.lead(
+                    open,
+                    |_| None,
+                    |block, upto, out| four(block, &cost, upto, out),
+                )
             }
         } else {
-            self.lead(open, |block, upto, out| saturating(block, &cost, upto, out))
+            self.lead(
+                open,
+                |_| None,
+                |block, upto, out| saturating(block, &cost, upto, out),
+            )
         };
         let (part, bit) = self.first(&leaders, tie)?;
         Some(Choice {
@@ -70,10 +85,12 @@ impl<'a> Field<'a> {
         })
     }
 
-    /// Those with the lowest score, and that score.
+    /// Those with the lowest score, and that score. `least` may know the lowest score of a whole block
+    /// without those of its targets: most blocks do not lead, and need no more.
     fn lead(
         &self,
         open: impl Fn(&Part) -> u64,
+        least: impl Fn(&Block) -> Option<u64>,
         score: impl Fn(&Block, usize, &mut [u64; BLOCK]),
     ) -> (Leaders<'a>, u64) {
         let mut leaders = Leaders::new();
@@ -84,6 +101,11 @@ impl<'a> Field<'a> {
             let Some(block) = self.ledger.block(part.block).filter(|_| open != 0) else {
                 continue;
             };
+            // Of the first block every score is wanted.
+            let led = best != u64::MAX && open == u64::MAX;
+            if led && least(block).is_some_and(|least| least > best) {
+                continue;
+            }
             let upto = (u64::BITS - open.leading_zeros()) as usize;
             score(block, upto, &mut scores);
             let least = least_of(&scores, open);
@@ -205,6 +227,25 @@ fn saturating(block: &Block, cost: &Weights, upto: usize, out: &mut [u64; BLOCK]
             sum.saturating_add(load.saturating_mul(*weight))
         });
     }
+}
+
+/// The lowest score of a block where a prefill token costs 1, as it mostly does, and nothing but
+/// requests and prefill tokens counts: one multiplication a target, and nothing is written down.
+fn least_unit(block: &Block, request: u64) -> u64 {
+    let (requests, _) = block.requests.as_chunks::<4>();
+    let (prefill, _) = block.prefill_tokens.as_chunks::<4>();
+    let least = (requests.iter().zip(prefill)).fold([u64::MAX; 4], |least, (requests, prefill)| {
+        let mut loads = requests.iter().zip(prefill).zip(least);
+        std::array::from_fn(|_| {
+            loads
+                .next()
+                .map_or(u64::MAX, |((requests, prefill), least)| {
+                    let requests = u64::from(requests.load(Relaxed)).wrapping_mul(request);
+                    requests.wrapping_add(prefill.load(Relaxed)).min(least)
+                })
+        })
+    });
+    least.into_iter().min().unwrap_or(u64::MAX)
 }
 
 fn least_of(scores: &[u64; BLOCK], open: u64) -> u64 {
