@@ -89,25 +89,26 @@ fn drive(target: Target) -> u8 {
     u8::from(set != Err(Failure::Denied) || got != Err(Failure::Denied))
 }
 
-/// `target 0: ttft_ms_mean=1.5 …`, or why not.
+/// `a/0: ttft_ms_mean=1.5 …`, or why not.
 #[cfg(target_arch = "wasm32")]
 fn read() {
-    use pointsman_sdk::bindings::pointsman::policy::log;
     use pointsman_sdk::engine::{self, Failure};
-    for target in 0.. {
-        let mut line = format!("target {target}:");
+    let mut host = pointsman_sdk::observing();
+    for target in host.columns().target {
+        let name = host.describe(target).map(|endpoint| endpoint.name);
+        let mut line = format!("{}:", name.unwrap_or_default());
         for kind in ["ttft", "itl"] {
             for stat in ["mean", "p50", "p90", "p99"] {
                 let name = format!("{kind}_ms_{stat}");
                 match engine::stat(target, &name) {
                     Ok(ms) => line += &format!(" {name}={ms}"),
-                    Err(Failure::Unknown) => return,
+                    Err(Failure::Unknown) => line += " unknown",
                     Err(Failure::Denied) => line += " denied",
                     Err(Failure::Unavailable(why)) => line += &format!(" ({why})"),
                 }
             }
         }
-        log::write(Level::Info, &line);
+        host.log(Level::Info, &line);
     }
 }
 

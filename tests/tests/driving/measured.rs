@@ -102,8 +102,8 @@ async fn a_policy_reads_the_ttft_and_itl_that_clients_saw_of_what_it_is_granted(
     let log = tempfile::NamedTempFile::new()?;
     let host = reading(&[&a, &b], log.path()).await?;
     let silent = "(nothing was measured at a/1 in the last 5 s)";
-    says(log.path(), &["target 1:", silent]).await?;
-    says(log.path(), &["target 2: denied denied"]).await?;
+    says(log.path(), &[" a/1:", silent]).await?;
+    says(log.path(), &[" b/0: denied denied"]).await?;
     ensure!(!host.metrics().await?.has("pointsman_target_ttft"));
 
     let long = |n| format!("{n} {}", "word ".repeat(12_000));
@@ -141,7 +141,7 @@ async fn a_policy_reads_the_ttft_and_itl_that_clients_saw_of_what_it_is_granted(
         "of b nobody reads it"
     );
 
-    let line = says(log.path(), &["target 0:", "ttft_ms_p99=", "itl_ms_p99="]).await?;
+    let line = says(log.path(), &[" a/0:", "ttft_ms_p99=", "itl_ms_p99="]).await?;
     let ms = |name| number(&line, name);
     ensure!(ms("ttft_ms_p99")? <= 1050.0 * worst.as_secs_f64(), "{line}");
     ensure!(ms("itl_ms_p50")? <= ms("itl_ms_p99")?, "{line}");
