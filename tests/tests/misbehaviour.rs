@@ -105,10 +105,11 @@ fn a_flood_of_log_lines_hurts_nobody() -> Result<()> {
 fn a_policy_observes_what_it_wants() -> Result<()> {
     use pointsman_core::Router;
     let mut rig = Rig::new(&Engine::new()?, "observer", "")?;
+    let fleet = rig.worker.overview();
     assert!(rig.instance.wants().first_output && rig.instance.wants().fleet_changed);
-    rig.instance.observe(Event::FirstOutput(0))?;
-    rig.instance.observe(Event::FirstOutput(1))?;
-    rig.instance.observe(Event::Failed(1))?;
+    rig.instance.observe(Event::FirstOutput(0), &fleet)?;
+    rig.instance.observe(Event::FirstOutput(1), &fleet)?;
+    rig.instance.observe(Event::Failed(1), &fleet)?;
     let cells = rig.core.cells("observer");
     assert_eq!([0, 1, 2, 3].map(|cell| cells.get(cell)), [2, 0, 1, 0]);
     Ok(())

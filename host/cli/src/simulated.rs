@@ -186,7 +186,7 @@ impl Conductor for Simulated {
         let engines: Arc<dyn Engines> = self.driven.clone();
         ticks
             .instance
-            .tick(self.core.now_ms(), &engines)
+            .tick(self.core.now_ms(), self.worker.overview(), &engines)
             .map_err(|e| format!("a tick failed: {e}"))?;
         let mut state = self.driven.state();
         if std::mem::take(&mut state.changed) {

@@ -6,9 +6,7 @@ use crate::hash::Scope;
 use crate::kernel::Field;
 use crate::moment::Read;
 use crate::prompt::Shared;
-use crate::types::{
-    Binding, Choice, Endpoint, Key, Load, Phase, Request, Sums, Table, Target, Tie, Weights,
-};
+use crate::types::{Binding, Choice, Key, Phase, Request, Sums, Table, Target, Tie, Weights};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -303,20 +301,9 @@ impl Ask {
         self.field().totals()
     }
 
-    /// The load of any target that exists, eligible or not.
-    pub fn load_of(&self, target: Target) -> Option<Load> {
-        self.fleet.spec(target)?;
-        Some(self.fleet.ledger().load(target))
-    }
-
     /// The placement set as columns.
     pub fn columns(&self) -> Table {
         self.field().columns()
-    }
-
-    /// Who a target is.
-    pub fn describe(&self, target: Target) -> Option<Endpoint> {
-        self.fleet.spec(target).map(|spec| spec.endpoint.clone())
     }
 
     /// The next number of a lane.

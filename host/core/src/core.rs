@@ -9,6 +9,7 @@ use crate::hash::Scope;
 use crate::measured::Measured;
 use crate::sync::Mutex;
 use crate::types::{Key, Keys, Target};
+use crate::view::Overview;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -193,6 +194,11 @@ impl Worker {
             let identity = declared.then(|| incoming.identity(key))??;
             Some(scope.key(key, identity))
         })
+    }
+
+    /// The fleet now, for an event.
+    pub fn overview(&self) -> Overview {
+        Overview(self.fleet())
     }
 
     /// The fleet now.

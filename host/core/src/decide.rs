@@ -6,6 +6,7 @@ use crate::core::{Policy, Worker};
 use crate::moment::{Answer, Moment};
 use crate::ticket::Ticket;
 use crate::types::{Decision, Event, Key, Keys, Rejection, Route, Target, Tie, Wants, Weights};
+use crate::view::Overview;
 use std::rc::Rc;
 use thiserror::Error;
 
@@ -22,12 +23,12 @@ pub trait Router {
         Wants::default()
     }
 
-    /// Tells it.
+    /// Tells it, and shows it the fleet.
     ///
     /// # Errors
     /// As with [`Router::route`]; nothing depends on the answer.
-    fn observe(&mut self, event: Event) -> Result<(), Failure> {
-        let _ = event;
+    fn observe(&mut self, event: Event, fleet: &Overview) -> Result<(), Failure> {
+        let _ = (event, fleet);
         Ok(())
     }
 }

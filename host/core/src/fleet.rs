@@ -72,6 +72,11 @@ impl Standing {
     fn serving(self) -> bool {
         self.healthy && self.closed && !self.removed
     }
+
+    /// And for what has no past.
+    fn placeable(self) -> bool {
+        self.serving() && !self.draining
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -113,6 +118,8 @@ pub struct Snapshot {
     unnamed: [Places; 3],
     /// and for those that one does
     named: HashMap<u64, [Places; 3]>,
+    /// all of them together
+    everywhere: Places,
 }
 
 impl Snapshot {
@@ -197,7 +204,7 @@ impl Snapshot {
     pub(crate) fn places(&self, target: Target, phase: Phase, model: u64) -> bool {
         self.members
             .get(target as usize)
-            .is_some_and(|m| m.serves(phase, model) && !m.standing.draining)
+            .is_some_and(|m| m.serves(phase, model) && m.standing.placeable())
     }
 
     /// May a session that is bound there go on there? Draining does not end what is owned.
@@ -215,6 +222,11 @@ impl Snapshot {
             Phase::Prefill => prefill,
             Phase::Decode => decode,
         }
+    }
+
+    /// Where some request without a past may go, of whatever phase and model.
+    pub(crate) fn everywhere(&self) -> &Places {
+        &self.everywhere
     }
 
     pub(crate) fn names(&self) -> &[u64] {
@@ -247,9 +259,11 @@ impl Snapshot {
             .into_iter()
             .map(|model| (model, views(&live, |m, phase| m.serves(phase, model))))
             .collect();
-        self.unnamed = views(&live, |m, phase| {
-            m.standing.serving() && m.does(phase) && m.models().is_none()
-        });
+        self.everywhere = (live.iter())
+            .filter(|(_, m)| m.standing.placeable())
+            .map(|(id, _)| *id)
+            .collect();
+        self.unnamed = views(&live, |m, phase| m.does(phase) && m.models().is_none());
     }
 
     /// Of those that were removed and have nothing left, only the number stays.
@@ -266,7 +280,7 @@ impl Snapshot {
 fn views(live: &[(Target, &Member)], serves: impl Fn(&Member, Phase) -> bool) -> [Places; 3] {
     Phase::ALL.map(|phase| {
         (live.iter())
-            .filter(|(_, m)| !m.standing.draining && serves(m, phase))
+            .filter(|(_, m)| m.standing.placeable() && serves(m, phase))
             .map(|(id, _)| *id)
             .collect()
     })

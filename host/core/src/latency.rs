@@ -201,7 +201,7 @@ fn middle_ms(bucket: usize) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::splitmix64;
+    use crate::hash::splitmix64;
 
     /// Random times between 20 µs and 2000 s, as many short as long ones.
     fn samples(seed: u64, n: u64) -> Vec<u64> {

@@ -9,7 +9,7 @@
 //!
 //! * [`Fleet`] knows the targets, whether they may take a request, and what is outstanding on each.
 //! * [`Bindings`] maps keys (sessions, groups of siblings) to targets, bounded, with leases.
-//! * [`Ask`] is what a policy may see of both while it decides.
+//! * [`Ask`] is what a policy may see of both while it decides, [`Overview`] what it sees in events.
 //! * [`decide`] is the whole step: ask, check the answer, commit it as one transaction, or fall back.
 //! * [`Moment`] is one decision with all that it depended on: another policy can be asked the same.
 //! * [`Latency`] is how fast a target answered over the last seconds.
@@ -43,6 +43,7 @@ mod shard;
 mod sync;
 mod ticket;
 mod types;
+mod view;
 
 pub use ask::{Ask, Explicit, Facts, Incoming};
 pub use bindings::{Bindings, Limits, Pieces, WhenFull};
@@ -66,3 +67,4 @@ pub use types::{
     Binding, Choice, Decision, Endpoint, Event, Key, Keys, Load, Phase, Rejection, Request, Route,
     Sums, Table, Target, Tie, Usage, Wants, Weights,
 };
+pub use view::{Overview, View};

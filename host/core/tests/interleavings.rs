@@ -71,6 +71,8 @@ mod shard;
 mod ticket;
 #[path = "../src/types.rs"]
 mod types;
+#[path = "../src/view.rs"]
+mod view;
 
 use ask::{Ask, Incoming};
 use bindings::Limits;

@@ -108,7 +108,7 @@ impl Asker {
     }
 
     fn observe(&mut self, site: &Site, event: Event) {
-        if let Err(failure) = self.router.observe(event) {
+        if let Err(failure) = self.router.observe(event, &self.worker.overview()) {
             site.policy_failed(&self.words.policy, self.generation, &failure);
         }
     }

@@ -84,7 +84,7 @@ fn run(
     while !ends.load(Ordering::Acquire) {
         let now = Instant::now();
         if let Some(due) = ticking.as_mut().filter(|ticking| ticking.next <= now) {
-            if let Err(failure) = due.instance.tick(slot.now_ms(), engines) {
+            if let Err(failure) = due.instance.tick(slot.now_ms(), slot.overview(), engines) {
                 failed(&due.policy, &failure);
                 tracing::warn!(policy = due.policy, "a tick failed: {failure}");
                 slot.failed(generation, &failure);

@@ -5,7 +5,7 @@ use crate::budget::LogBudget;
 use crate::convert;
 use crate::deadline::Deadline;
 use crate::driving::Engines;
-use pointsman_core::{Ask, Cells};
+use pointsman_core::{Ask, Cells, View};
 use send_wrapper::SendWrapper;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ pub(crate) struct State {
     policy: String,
     /// outside of questions: those have their own
     pub(crate) cells: Arc<Cells>,
-    /// The question before the policy; none while it is configured, and between two questions: an
-    /// instance may come up on one thread and answer on another.
-    pub(crate) ask: Option<SendWrapper<Rc<Ask>>>,
+    /// What is before the policy; none while it is configured, and between two calls: an instance may
+    /// come up on one thread and answer on another.
+    view: Option<SendWrapper<View>>,
     /// The engines, while a tick runs: whatever else it is called for, it may not drive them.
     pub(crate) engines: Option<Arc<dyn Engines>>,
     pub(crate) memory: MemoryLimit,
@@ -43,7 +43,7 @@ impl State {
         State {
             policy: policy.to_owned(),
             cells,
-            ask: None,
+            view: None,
             engines: None,
             memory: MemoryLimit {
                 bytes: memory_limit,
@@ -55,10 +55,15 @@ impl State {
         }
     }
 
-    /// Puts a question before the policy.
-    pub(crate) fn put(&mut self, ask: Option<Rc<Ask>>) {
-        self.ask = ask.map(SendWrapper::new);
+    /// Puts something before the policy.
+    pub(crate) fn put(&mut self, view: Option<View>) {
+        self.view = view.map(SendWrapper::new);
         self.log_lines = 0;
+    }
+
+    /// The question before it; none: it is not asked any.
+    fn ask(&self) -> Option<&Ask> {
+        self.view.as_ref()?.request().map(Rc::as_ref)
     }
 }
 
@@ -114,51 +119,51 @@ impl fleet::Host for State {
         below: Option<u32>,
     ) -> Option<fleet::Choice> {
         let (cost, tie) = (convert::weights(cost), convert::tie(tie));
-        (self.ask.as_ref()?.least(cost, tie, except, below)).map(convert::choice)
+        (self.view.as_ref()?.least(cost, tie, except, below)).map(convert::choice)
     }
 
     fn totals(&mut self) -> fleet::Sums {
-        let sums = self.ask.as_ref().map(|ask| ask.totals());
+        let sums = self.view.as_ref().map(|view| view.totals());
         convert::sums(sums.unwrap_or_default())
     }
 
     fn load_of(&mut self, target: u32) -> Option<types::Load> {
-        self.ask.as_ref()?.load_of(target).map(convert::load)
+        self.view.as_ref()?.load_of(target).map(convert::load)
     }
 
     fn columns(&mut self) -> fleet::Table {
-        let table = self.ask.as_ref().map(|ask| ask.columns());
+        let table = self.view.as_ref().map(|view| view.columns());
         convert::table(table.unwrap_or_default())
     }
 
     fn describe(&mut self, target: u32) -> Option<fleet::Endpoint> {
-        self.ask.as_ref()?.describe(target).map(convert::endpoint)
+        self.view.as_ref()?.describe(target).map(convert::endpoint)
     }
 }
 
 impl affinity::Host for State {
     fn lookup(&mut self, key: types::Key) -> Option<types::Binding> {
-        (self.ask.as_ref()?.lookup(convert::key(key))).map(convert::binding)
+        (self.ask()?.lookup(convert::key(key))).map(convert::binding)
     }
 }
 
 impl state::Host for State {
     fn ticket(&mut self, lane: u32) -> u64 {
-        match &self.ask {
+        match self.ask() {
             Some(ask) => ask.ticket(lane),
             None => self.cells.ticket(lane),
         }
     }
 
     fn get(&mut self, cell: u64) -> u64 {
-        match &self.ask {
+        match self.ask() {
             Some(ask) => ask.get(cell),
             None => self.cells.get(cell),
         }
     }
 
     fn swap(&mut self, cell: u64, expected: u64, new: u64) -> u64 {
-        match &self.ask {
+        match self.ask() {
             Some(ask) => ask.swap(cell, expected, new),
             None => self.cells.swap(cell, expected, new),
         }
@@ -167,19 +172,19 @@ impl state::Host for State {
 
 impl facts::Host for State {
     fn now_ms(&mut self) -> u64 {
-        self.ask.as_ref().map_or(0, |ask| ask.now_ms())
+        self.ask().map_or(0, Ask::now_ms)
     }
 
     fn max_output_tokens(&mut self) -> Option<u32> {
-        self.ask.as_ref()?.max_output_tokens()
+        self.ask()?.max_output_tokens()
     }
 
     fn header(&mut self, name: String) -> Option<String> {
-        self.ask.as_ref()?.header(&name)
+        self.ask()?.header(&name)
     }
 
     fn body(&mut self, json_pointer: String) -> Option<String> {
-        self.ask.as_ref()?.body(&json_pointer)
+        self.ask()?.body(&json_pointer)
     }
 }
 
@@ -292,8 +297,15 @@ impl engine::Host for State {
 mod tests {
     use super::*;
     use crate::driving;
+    use affinity::Host as _;
     use engine::Host as _;
-    use pointsman_core::{Phase, Target};
+    use facts::Host as _;
+    use fleet::Host as _;
+    use pointsman_core::{
+        Core, Endpoint, Limits, ManualClock, Overview, Phase, Roles, Snapshot, Standing, Target,
+        TargetSpec,
+    };
+    use state::Host as _;
 
     /// Says who called and what for, as an error.
     struct Echo;
@@ -384,14 +396,53 @@ mod tests {
         answers.into_iter().map(text).collect()
     }
 
+    fn state() -> State {
+        let log = Arc::new(LogBudget::new());
+        State::new("p", Arc::new(Cells::default()), 1 << 20, log)
+    }
+
+    #[test]
+    fn without_a_request_the_fleet_is_there_and_what_belongs_to_one_is_not() {
+        let standing = Standing {
+            healthy: true,
+            closed: true,
+            draining: false,
+            removed: false,
+        };
+        let member = |name: &str| {
+            let spec = TargetSpec {
+                endpoint: Endpoint {
+                    name: name.to_owned(),
+                    url: String::new(),
+                    rank: 0,
+                    labels: Vec::new(),
+                },
+                roles: Roles::only(Phase::Decode),
+                models: None,
+            };
+            (Some(spec), standing)
+        };
+        let mut state = state();
+        assert!(fleet::Host::columns(&mut state).target.is_empty());
+        assert!(state.describe(0).is_none());
+        let core = Core::new(Limits::default(), Arc::new(ManualClock::default()));
+        core.fleet.mirror(&Snapshot::of(["a/0", "b/0"].map(member)));
+        core.fleet.set(&[0], |standing| standing.removed = true);
+        state.put(Some(View::Fleet(Overview::of(&core.fleet))));
+        assert_eq!(fleet::Host::columns(&mut state).target, [1]);
+        assert_eq!(fleet::Host::totals(&mut state).targets, 1);
+        assert!(state.describe(1).is_some_and(|e| e.name == "b/0"));
+        assert!(state.load_of(1).is_some());
+        assert!(state.lookup(types::Key::Session).is_none());
+        assert_eq!(facts::Host::now_ms(&mut state), 0);
+        assert!(state.header("x".to_owned()).is_none());
+        assert_eq!(state.swap(3, 0, 7), 0);
+        assert_eq!(state.get(3), 7);
+    }
+
     #[test]
     fn engines_may_be_driven_in_a_tick_and_are_denied_otherwise() {
-        let mut state = State::new(
-            "p",
-            Arc::new(Cells::default()),
-            1 << 20,
-            Arc::new(LogBudget::new()),
-        );
+        let mut state = state();
         assert_eq!(calls(&mut state), ["denied"; 9]);
         state.engines = Some(Arc::new(Echo));
         let reached = [

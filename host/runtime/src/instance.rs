@@ -10,7 +10,7 @@ use crate::engine::TICK_MS;
 use crate::host::State;
 use crate::load::Prepared;
 use crate::trap;
-use pointsman_core::{Ask, Cells, Decision, Event, Failure, Router, Wants};
+use pointsman_core::{Ask, Cells, Decision, Event, Failure, Overview, Router, View, Wants};
 use std::rc::Rc;
 use std::sync::Arc;
 use wasmtime::{Store, UpdateDeadline};
@@ -102,14 +102,14 @@ impl Live {
 
     fn route(&mut self, ask: &Rc<Ask>, limits: Limits) -> Result<Decision, Failure> {
         let request = convert::request(ask.request());
-        let answer = self.call(Some(ask.clone()), limits, |policy, store| {
+        let answer = self.call(View::Request(ask.clone()), limits, |policy, store| {
             policy.call_route(store, request)
         });
         answer.map(convert::decision)
     }
 
-    fn observe(&mut self, event: Event, limits: Limits) -> Result<(), Failure> {
-        self.call(None, limits, |policy, store| {
+    fn observe(&mut self, event: Event, fleet: &Overview, limits: Limits) -> Result<(), Failure> {
+        self.call(View::Fleet(fleet.clone()), limits, |policy, store| {
             policy.call_observe(store, convert::event(event))
         })
     }
@@ -117,6 +117,7 @@ impl Live {
     fn tick(
         &mut self,
         now_ms: u64,
+        fleet: Overview,
         engines: &Arc<dyn Engines>,
         limits: Limits,
     ) -> Result<(), Failure> {
@@ -125,7 +126,7 @@ impl Live {
             time_ms: TICK_LIMIT_MS,
             ..limits
         };
-        let told = self.call(None, limits, |policy, store| {
+        let told = self.call(View::Fleet(fleet), limits, |policy, store| {
             policy.call_observe(store, WasmEvent::Tick(now_ms))
         });
         self.store.data_mut().engines = None;
@@ -134,11 +135,11 @@ impl Live {
 
     fn call<R>(
         &mut self,
-        ask: Option<Rc<Ask>>,
+        view: View,
         limits: Limits,
         call: impl FnOnce(&Exports, &mut Store<State>) -> wasmtime::Result<R>,
     ) -> Result<R, Failure> {
-        self.store.data_mut().put(ask);
+        self.store.data_mut().put(Some(view));
         limit(&mut self.store, limits.time_ms);
         let answer = call(self.guest.pointsman_policy_policy(), &mut self.store);
         self.store.data_mut().put(None);
@@ -197,13 +198,18 @@ impl Instance {
 }
 
 impl Instance {
-    /// Tells it that its interval is over; meanwhile it may drive these. [`crate::Control`] does it in
-    /// real time.
+    /// Tells it that its interval is over; meanwhile it sees the fleet and may drive these.
+    /// [`crate::Control`] does it in real time.
     ///
     /// # Errors
     /// As with any call.
-    pub fn tick(&mut self, now_ms: u64, engines: &Arc<dyn Engines>) -> Result<(), Failure> {
-        self.live(|live, limits| live.tick(now_ms, engines, limits))
+    pub fn tick(
+        &mut self,
+        now_ms: u64,
+        fleet: Overview,
+        engines: &Arc<dyn Engines>,
+    ) -> Result<(), Failure> {
+        self.live(|live, limits| live.tick(now_ms, fleet, engines, limits))
     }
 
     /// Calls the warm instance; one that failed is thrown away.
@@ -241,7 +247,7 @@ impl Router for Instance {
         self.prepared.wants
     }
 
-    fn observe(&mut self, event: Event) -> Result<(), Failure> {
-        self.live(|live, limits| live.observe(event, limits))
+    fn observe(&mut self, event: Event, fleet: &Overview) -> Result<(), Failure> {
+        self.live(|live, limits| live.observe(event, fleet, limits))
     }
 }

@@ -12,7 +12,7 @@ use crate::engine::Engine;
 use crate::instance::Instance;
 use crate::load::{LoadError, Prepared};
 use arc_swap::ArcSwap;
-use pointsman_core::{Ask, Cells, Core, Decision, Failure, Policy, Router, Source};
+use pointsman_core::{Ask, Cells, Core, Decision, Failure, Overview, Policy, Router, Source};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -250,6 +250,11 @@ impl Slot {
     /// Of the core's clock.
     pub(crate) fn now_ms(&self) -> u64 {
         self.core.now_ms()
+    }
+
+    /// The fleet now.
+    pub(crate) fn overview(&self) -> Overview {
+        Overview::of(&self.core.fleet)
     }
 
     /// The generation, as soon as it is another one; no later than after `longest`.

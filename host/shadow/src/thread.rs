@@ -148,7 +148,11 @@ impl Shade<'_> {
     }
 
     fn observe(&mut self, event: pointsman_core::Event) {
-        if let Err(failure) = self.asker.router.observe(event) {
+        if let Err(failure) = self
+            .asker
+            .router
+            .observe(event, &self.asker.worker.overview())
+        {
             self.failed(&failure);
         }
     }

@@ -234,7 +234,9 @@ impl Flight {
             self.step(site, Step::Refused);
         } else if head.status >= 500 {
             self.step(site, Step::Failed);
-            self.tell(router, Event::Failed(self.target), |wants| wants.failed);
+            self.tell(site, router, Event::Failed(self.target), |wants| {
+                wants.failed
+            });
         } else {
             self.step(site, Step::Dispatched);
         }
@@ -260,7 +262,7 @@ impl Flight {
         self.step(site, Step::Output);
         if self.good {
             let event = Event::FirstOutput(self.target);
-            self.tell(router, event, |wants| wants.first_output);
+            self.tell(site, router, event, |wants| wants.first_output);
         }
     }
 
@@ -288,11 +290,11 @@ impl Flight {
         match ending {
             Ending::Complete if self.good => {
                 let event = Event::Finished(self.usage(site.core.now_ms()));
-                self.tell(router, event, |wants| wants.finished);
+                self.tell(site, router, event, |wants| wants.finished);
             }
             Ending::Broken => {
                 let event = Event::Failed(self.target);
-                self.tell(router, event, |wants| wants.failed);
+                self.tell(site, router, event, |wants| wants.failed);
             }
             Ending::Complete | Ending::ClientLeft => {}
         }
@@ -319,7 +321,9 @@ impl Flight {
         });
         let Some(second) = second else { return };
         self.step(site, Step::Failed);
-        self.tell(router, Event::Failed(self.target), |wants| wants.failed);
+        self.tell(site, router, Event::Failed(self.target), |wants| {
+            wants.failed
+        });
         let target = second.target;
         if let Outcome::Routed(ticket) = second.use_it(site) {
             if let Some(said) = &mut self.explained {
@@ -332,10 +336,16 @@ impl Flight {
         }
     }
 
-    fn tell(&self, router: &mut dyn Router, event: Event, wants: impl Fn(Wants) -> bool) {
+    fn tell<S: Shared>(
+        &self,
+        site: &Site<S>,
+        router: &mut dyn Router,
+        event: Event,
+        wants: impl Fn(Wants) -> bool,
+    ) {
         if wants(router.wants()) {
             // Nothing depends on the answer.
-            let _ = router.observe(event);
+            let _ = router.observe(event, &site.worker.overview());
         }
     }
 

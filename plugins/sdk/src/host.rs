@@ -2,7 +2,8 @@
 
 use crate::{Binding, Choice, Endpoint, Key, Level, Load, Sums, Table, Target, Tie, Weights};
 
-/// The host, as a policy sees it during [`crate::Policy::route`].
+/// The host, as a policy sees it during [`crate::Policy::route`], and, with less to see, in
+/// [`crate::Policy::observe`]: see `pointsman_sdk::observing`.
 ///
 /// Implemented by the imports of the component and, with the feature `native`, by the host's own
 /// state machines: a policy that is generic over it decides the same on both.
@@ -58,6 +59,15 @@ pub trait Host {
 
     /// A line in the host's log. Linked natively: warnings and errors, on standard error.
     fn log(&mut self, level: Level, message: &str);
+}
+
+/// The host in [`crate::Policy::observe`], where there is no request: the placement set is every target on
+/// which some request may be placed, of all phases and models; no key is bound, no header there, and the
+/// time is 0 (a tick brings it). Component only: write what a tick does for any `&mut impl Host`, and a test
+/// gives it `Bench::observing` instead.
+#[cfg(target_arch = "wasm32")]
+pub fn observing() -> impl Host {
+    Imports
 }
 
 /// The imports of the component.

@@ -92,6 +92,8 @@ pub use bindings::pointsman::policy::types::{
 };
 pub use config::ConfigError;
 pub use host::Host;
+#[cfg(target_arch = "wasm32")]
+pub use host::observing;
 #[cfg(feature = "native")]
 pub use native::Native;
 pub use policy::{Policy, configure};

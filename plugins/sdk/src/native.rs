@@ -6,9 +6,10 @@ use crate::{
     Binding, Choice, Description, Endpoint, Host, Key, Level, Load, Policy, Sums, Table, Target,
     Tie, Weights, configure,
 };
-use pointsman_core::{Ask, Failure, Router};
+use pointsman_core::{Ask, Cells, Failure, Overview, Router, View};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// A configured policy that answers the host's own [`Ask`]. It has neither time nor memory limit; a
 /// panic is caught and counts as a trap.
@@ -51,9 +52,8 @@ impl<P: Policy> Native<P> {
 impl<P: Policy> Router for Native<P> {
     fn route(&mut self, ask: &Rc<Ask>) -> Result<pointsman_core::Decision, Failure> {
         let asked = request(ask.request());
-        let answer = catch_unwind(AssertUnwindSafe(|| {
-            self.policy.route(&asked, &mut Asked(ask))
-        }));
+        let mut host = Shown::request(ask);
+        let answer = catch_unwind(AssertUnwindSafe(|| self.policy.route(&asked, &mut host)));
         answer
             .map(decision)
             .map_err(|panic| Failure::Trap(text_of(&*panic)))
@@ -68,11 +68,44 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 /// The host calls over the host's own state.
-struct Asked<'a>(&'a Ask);
+pub(crate) struct Shown {
+    view: View,
+    /// where there is no request, which has its own
+    cells: Option<Arc<Cells>>,
+}
 
-impl Host for Asked<'_> {
+impl Shown {
+    fn request(ask: &Rc<Ask>) -> Shown {
+        Shown {
+            view: View::Request(ask.clone()),
+            cells: None,
+        }
+    }
+
+    /// What there is to see in an event.
+    pub(crate) fn fleet(fleet: Overview, cells: Arc<Cells>) -> Shown {
+        Shown {
+            view: View::Fleet(fleet),
+            cells: Some(cells),
+        }
+    }
+
+    fn ask(&self) -> Option<&Rc<Ask>> {
+        self.view.request()
+    }
+
+    fn number(&self, ask: impl Fn(&Ask) -> u64, cells: impl Fn(&Cells) -> u64) -> u64 {
+        match (self.ask(), &self.cells) {
+            (Some(of), _) => ask(of),
+            (None, Some(of)) => cells(of),
+            (None, None) => 0,
+        }
+    }
+}
+
+impl Host for Shown {
     fn lookup(&mut self, key: Key) -> Option<Binding> {
-        self.0.lookup(key.into()).map(Into::into)
+        self.ask()?.lookup(key.into()).map(Into::into)
     }
 
     fn least(
@@ -82,52 +115,55 @@ impl Host for Asked<'_> {
         except: Option<Target>,
         below: Option<u32>,
     ) -> Option<Choice> {
-        let choice = self.0.least(cost.into(), tie.into(), except, below);
+        let choice = self.view.least(cost.into(), tie.into(), except, below);
         choice.map(Into::into)
     }
 
     fn totals(&mut self) -> Sums {
-        self.0.totals().into()
+        self.view.totals().into()
     }
 
     fn load_of(&mut self, target: Target) -> Option<Load> {
-        self.0.load_of(target).map(Into::into)
+        self.view.load_of(target).map(Into::into)
     }
 
     fn columns(&mut self) -> Table {
-        self.0.columns().into()
+        self.view.columns().into()
     }
 
     fn describe(&mut self, target: Target) -> Option<Endpoint> {
-        self.0.describe(target).map(Into::into)
+        self.view.describe(target).map(Into::into)
     }
 
     fn ticket(&mut self, lane: u32) -> u64 {
-        self.0.ticket(lane)
+        self.number(|ask| ask.ticket(lane), |cells| cells.ticket(lane))
     }
 
     fn get(&mut self, cell: u64) -> u64 {
-        self.0.get(cell)
+        self.number(|ask| ask.get(cell), |cells| cells.get(cell))
     }
 
     fn swap(&mut self, cell: u64, expected: u64, new: u64) -> u64 {
-        self.0.swap(cell, expected, new)
+        self.number(
+            |ask| ask.swap(cell, expected, new),
+            |cells| cells.swap(cell, expected, new),
+        )
     }
 
     fn now_ms(&mut self) -> u64 {
-        self.0.now_ms()
+        self.ask().map_or(0, |ask| ask.now_ms())
     }
 
     fn max_output_tokens(&mut self) -> Option<u32> {
-        self.0.max_output_tokens()
+        self.ask()?.max_output_tokens()
     }
 
     fn header(&mut self, name: &str) -> Option<String> {
-        self.0.header(name)
+        self.ask()?.header(name)
     }
 
     fn body(&mut self, pointer: &str) -> Option<String> {
-        self.0.body(pointer)
+        self.ask()?.body(pointer)
     }
 
     fn log(&mut self, level: Level, message: &str) {

@@ -48,7 +48,8 @@ pub trait Policy: Sized + 'static {
     }
 
     /// Sees an event. The calls of [`crate::engine`] are for here, in a tick; they are denied in
-    /// [`Policy::route`]. Events come in Wasm only, not to a natively linked policy.
+    /// [`Policy::route`]. What the host shows here is `pointsman_sdk::observing()`: the whole fleet, of all
+    /// phases and models. Events come in Wasm only, not to a natively linked policy.
     fn observe(&self, event: &Event) {
         let _ = event;
     }

@@ -43,7 +43,8 @@ mod turn;
 pub use sent::Sent;
 pub use turn::{Turn, anonymous, session};
 
-use crate::{Load, Native, Policy};
+use crate::native::Shown;
+use crate::{Host, Load, Native, Policy};
 use pointsman_core::{
     Charge, Core, Endpoint, Explicit, Fallback, Incoming, Key, Limits, ManualClock, Outcome, Roles,
     Scope, Shared, Standing, Target, TargetSpec, Worker, decide, hash_text,
@@ -168,6 +169,13 @@ impl<P: Policy> Bench<P> {
         sent
     }
 
+    /// The host as [`Policy::observe`] meets it, for what a policy does in its tick: see
+    /// `pointsman_sdk::observing`.
+    pub fn observing(&self) -> impl Host + use<P> {
+        let cells = self.core.cells(P::NAME);
+        Shown::fleet(self.worker.overview(), cells)
+    }
+
     /// Sets what others hold on a target; the requests of the test come on top.
     #[track_caller]
     pub fn load(&mut self, name: &str, requests: u32, prefill_tokens: u64) {
@@ -253,5 +261,51 @@ impl<P: Policy> Bench<P> {
         let target = self.core.bound(scope, key, hash_text(identity))?;
         let snapshot = self.core.fleet.snapshot();
         Some(snapshot.spec(target)?.endpoint.name.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Decision, Keys, Request, Weights};
+
+    struct Nothing;
+
+    impl Policy for Nothing {
+        type Config = std::collections::BTreeMap<String, String>;
+        const NAME: &'static str = "nothing";
+        const VERSION: &'static str = "0.1.0";
+        const REASONS: &'static [&'static str] = &["nothing"];
+
+        fn new(_: Self::Config) -> Result<Self, String> {
+            Ok(Nothing)
+        }
+
+        fn keys(&self) -> Keys {
+            Keys::SESSION
+        }
+
+        fn route(&self, _: &Request, host: &mut impl Host) -> Decision {
+            host.swap(1, 0, 5);
+            Decision::Abstain(0)
+        }
+    }
+
+    #[test]
+    fn an_event_sees_the_fleet_and_the_policys_numbers_and_no_request() -> Result<(), String> {
+        let mut bench = Bench::<Nothing>::new("")?.with(["a/0", "a/1", "b/0"]);
+        bench.send(session("s").header("x", "y"));
+        bench.load("a/1", 4, 9);
+        bench.remove("a/0");
+        let mut host = bench.observing();
+        assert_eq!(host.columns().target, [1, 2]);
+        assert_eq!(host.describe(1).map(|e| e.name).as_deref(), Some("a/1"));
+        assert_eq!(host.load_of(1).map(|load| load.requests), Some(4));
+        let least = host.least(Weights::requests(1), crate::Tie::Turn(0), None, None);
+        assert_eq!(least.map(|choice| choice.target), Some(2));
+        assert_eq!((host.get(1), host.swap(1, 5, 6)), (5, 5));
+        assert_eq!(bench.observing().get(1), 6);
+        assert!(host.lookup(crate::Key::Session).is_none() && host.header("x").is_none());
+        Ok(())
     }
 }

@@ -15,6 +15,8 @@ pub enum Tick {
     Panic,
     /// never returns
     Spin,
+    /// reads what the host has measured of each target, and says so in the log, a line each
+    Read,
 }
 
 /// Its configuration.
@@ -51,7 +53,11 @@ impl Policy for Driving {
     }
 
     fn tick_ms(&self) -> Option<u32> {
-        Some(10)
+        Some(match self.tick {
+            // The log takes so many lines a second and no more.
+            Tick::Read => 100,
+            _ => 10,
+        })
     }
 
     fn route(&self, _: &Request, host: &mut impl Host) -> Decision {
@@ -65,6 +71,7 @@ impl Policy for Driving {
     fn observe(&self, _: &Event) {
         match self.tick {
             Tick::Rest => {}
+            Tick::Read => read(),
             Tick::Panic => panic!("in a tick"),
             Tick::Spin => loop {
                 std::hint::black_box(());
@@ -81,6 +88,32 @@ fn drive(target: Target) -> u8 {
     let got = engine::knob_get(target, "prefill_delayer");
     u8::from(set != Err(Failure::Denied) || got != Err(Failure::Denied))
 }
+
+/// `a/0: ttft_ms_mean=1.5 …`, or why not.
+#[cfg(target_arch = "wasm32")]
+fn read() {
+    use pointsman_sdk::engine::{self, Failure};
+    let mut host = pointsman_sdk::observing();
+    for target in host.columns().target {
+        let name = host.describe(target).map(|endpoint| endpoint.name);
+        let mut line = format!("{}:", name.unwrap_or_default());
+        for kind in ["ttft", "itl"] {
+            for stat in ["mean", "p50", "p90", "p99"] {
+                let name = format!("{kind}_ms_{stat}");
+                match engine::stat(target, &name) {
+                    Ok(ms) => line += &format!(" {name}={ms}"),
+                    Err(Failure::Unknown) => line += " unknown",
+                    Err(Failure::Denied) => line += " denied",
+                    Err(Failure::Unavailable(why)) => line += &format!(" ({why})"),
+                }
+            }
+        }
+        host.log(Level::Info, &line);
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn read() {}
 
 #[cfg(not(target_arch = "wasm32"))]
 fn drive(_: Target) -> u8 {

@@ -1,6 +1,7 @@
 //! Policies drive engines: what they are granted, in ticks, and in nobody's way.
 
 mod granted;
+mod measured;
 mod misbehaving;
 mod operators;
 

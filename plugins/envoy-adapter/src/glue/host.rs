@@ -2,9 +2,9 @@
 
 use super::bindings::exports::pointsman::policy as wit;
 use super::bindings::pointsman::policy::types::{Binding, Key, Load, Target};
-use super::policy::asked;
+use super::policy::view;
 use super::{log as write, vm};
-use pointsman_core::Ask;
+use pointsman_core::{Ask, View};
 use proxy_wasm::types::LogLevel;
 use std::rc::Rc;
 
@@ -14,11 +14,16 @@ const LINE: usize = 1024;
 /// See the module.
 pub(super) struct Host;
 
-/// The ask, with the loads of this moment.
-fn with_loads() -> Option<Rc<Ask>> {
-    let ask = asked()?;
+/// What the policy is being asked; none: it is not in `route`.
+fn asked() -> Option<Rc<Ask>> {
+    view()?.request().cloned()
+}
+
+/// What is before it, with the loads of this moment.
+fn with_loads() -> Option<View> {
+    let view = view()?;
     vm()?.site.bring_loads();
-    Some(ask)
+    Some(view)
 }
 
 impl wit::fleet::Guest for Host {
@@ -34,7 +39,7 @@ impl wit::fleet::Guest for Host {
 
     fn totals() -> wit::fleet::Sums {
         with_loads()
-            .map(|ask| ask.totals())
+            .map(|view| view.totals())
             .unwrap_or_default()
             .into()
     }
@@ -45,13 +50,13 @@ impl wit::fleet::Guest for Host {
 
     fn columns() -> wit::fleet::Table {
         with_loads()
-            .map(|ask| ask.columns())
+            .map(|view| view.columns())
             .unwrap_or_default()
             .into()
     }
 
     fn describe(target: Target) -> Option<wit::fleet::Endpoint> {
-        asked()?.describe(target).map(Into::into)
+        view()?.describe(target).map(Into::into)
     }
 }
 

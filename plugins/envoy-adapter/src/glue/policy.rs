@@ -2,17 +2,17 @@
 
 use super::bindings::pointsman::policy::policy;
 use super::convert;
-use pointsman_core::{Ask, Decision, Event, Failure, Router, Wants};
+use pointsman_core::{Ask, Decision, Event, Failure, Overview, Router, View, Wants};
 use std::cell::RefCell;
 use std::rc::Rc;
 
 thread_local! {
-    static ASKED: RefCell<Option<Rc<Ask>>> = const { RefCell::new(None) };
+    static VIEW: RefCell<Option<View>> = const { RefCell::new(None) };
 }
 
-/// What the policy is being asked; none: it is not in `route`.
-pub(super) fn asked() -> Option<Rc<Ask>> {
-    ASKED.with_borrow(Clone::clone)
+/// What is before the policy; none: it is being configured.
+pub(super) fn view() -> Option<View> {
+    VIEW.with_borrow(Clone::clone)
 }
 
 /// The policy of this module. A trap in it takes the VM along: there is no failure to report.
@@ -22,9 +22,9 @@ pub(super) struct Fused {
 
 impl Router for Fused {
     fn route(&mut self, ask: &Rc<Ask>) -> Result<Decision, Failure> {
-        ASKED.set(Some(ask.clone()));
+        VIEW.set(Some(View::Request(ask.clone())));
         let decision = policy::route(convert::request(ask.request()));
-        ASKED.set(None);
+        VIEW.set(None);
         let decision = convert::decision(decision);
         if matches!(decision, Decision::Abstain(_)) {
             // The fallback looks at the loads.
@@ -39,8 +39,10 @@ impl Router for Fused {
         self.wants
     }
 
-    fn observe(&mut self, event: Event) -> Result<(), Failure> {
+    fn observe(&mut self, event: Event, fleet: &Overview) -> Result<(), Failure> {
+        VIEW.set(Some(View::Fleet(fleet.clone())));
         policy::observe(convert::event(event));
+        VIEW.set(None);
         Ok(())
     }
 }

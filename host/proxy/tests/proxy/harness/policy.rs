@@ -1,6 +1,6 @@
 use pointsman_core::{
-    Ask, Decision, Event, Failure, Key, Keys, Policy, Rejection, Route, Router, Source, Tie, Wants,
-    Weights,
+    Ask, Decision, Event, Failure, Key, Keys, Overview, Policy, Rejection, Route, Router, Source,
+    Tie, Wants, Weights,
 };
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -136,7 +136,7 @@ impl Router for Told {
         self.wants
     }
 
-    fn observe(&mut self, event: Event) -> Result<(), Failure> {
+    fn observe(&mut self, event: Event, _: &Overview) -> Result<(), Failure> {
         self.events.lock().unwrap().push(event);
         match self.fails {
             true => Err(Failure::Trap("on purpose".to_owned())),
