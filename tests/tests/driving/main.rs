@@ -1,5 +1,6 @@
 //! Policies drive engines: what they are granted, in ticks, and in nobody's way.
 
+mod following;
 mod granted;
 mod measured;
 mod misbehaving;

@@ -31,7 +31,7 @@ pub struct Args {
     /// Policies that drive the scheduler, beginning with the first interval: a built-in name or a
     /// .wasm, and its configuration as JSON
     #[arg(long, value_name = "POLICY[=JSON]", default_values_t = [
-        r#"decode-protect={"itl_limit_ms": 40, "ttft_limit_ms": 2000}"#.to_owned()
+        r#"decode-protect={"itl_stat": "itl_ms_p99", "itl_limit_ms": 30, "ttft_limit_ms": 4000}"#.to_owned()
     ])]
     policy: Vec<String>,
     /// For how long requests come, in modelled seconds
