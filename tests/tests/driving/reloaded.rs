@@ -250,8 +250,16 @@ async fn a_driver_that_is_stuck_stalls_no_reload() -> Result<()> {
     turn_off(&a).await?;
     until_protected(&a).await?;
     stuck.process.signal("CONT").await?;
-    turn_off(&stuck).await?;
-    until_protected(&stuck).await
+    // Its new driver answers.
+    until("a window on it", async || {
+        let asked = edited.operated.post("profile/start", &json!({})).await?;
+        let engines = asked.ok()?["engines"].clone();
+        let said = (engines.as_array().into_iter().flatten())
+            .find(|engine| engine["engine"] == "stuck")
+            .context("it has no driver")?;
+        Ok((said["open"] == true).then_some(()))
+    })
+    .await
 }
 
 #[tokio::test]
