@@ -98,7 +98,13 @@ fn run(
         let changed = slot.wait(generation, wait);
         if changed != generation {
             generation = changed;
-            ticking = Ticking::of(slot);
+            let next = Ticking::of(slot);
+            if let Some(was) = &ticking
+                && next.as_ref().is_none_or(|next| next.policy != was.policy)
+            {
+                engines.ended(&was.policy);
+            }
+            ticking = next;
         }
     }
 }

@@ -42,4 +42,9 @@ pub trait Engines: Send + Sync {
         name: &str,
         rows: (u32, u32),
     ) -> Result<(), Failure>;
+    /// A policy decides no more, and another one does: what it left open is to be ended. Waits for
+    /// nothing.
+    fn ended(&self, policy: &str) {
+        let _ = policy;
+    }
 }

@@ -17,6 +17,8 @@ pub enum Tick {
     Spin,
     /// reads what the host has measured of each target, and says so in the log, a line each
     Read,
+    /// opens a profiling window that it never ends
+    Profile,
 }
 
 /// Its configuration.
@@ -72,6 +74,7 @@ impl Policy for Driving {
         match self.tick {
             Tick::Rest => {}
             Tick::Read => read(),
+            Tick::Profile => profile(),
             Tick::Panic => panic!("in a tick"),
             Tick::Spin => loop {
                 std::hint::black_box(());
@@ -114,6 +117,16 @@ fn read() {
 
 #[cfg(not(target_arch = "wasm32"))]
 fn read() {}
+
+#[cfg(target_arch = "wasm32")]
+fn profile() {
+    use pointsman_sdk::engine::{self, Roles};
+    // One that is open already stays.
+    let _ = engine::profile_start(Roles::all(), 0);
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn profile() {}
 
 #[cfg(not(target_arch = "wasm32"))]
 fn drive(_: Target) -> u8 {

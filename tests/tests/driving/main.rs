@@ -1,10 +1,16 @@
 //! Policies drive engines: what they are granted, in ticks, and in nobody's way.
 
 mod following;
+#![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
+
 mod granted;
 mod measured;
 mod misbehaving;
+#[path = "../swap/operated.rs"]
+#[expect(dead_code, reason = "some of it is for policies only")]
+mod operated;
 mod operators;
+mod reloaded;
 
 use anyhow::{Context, Result};
 use pointsman_tests::{Engine, policy};

@@ -4,7 +4,7 @@ use super::Admin;
 use super::refused::Refused;
 use super::wanted::{MAX_JSON, body, json};
 use crate::config::Role;
-use crate::engines::EVERY;
+use crate::engines::{EVERY, LONGEST_MS};
 use axum::Json;
 use axum::extract::{ConnectInfo, Request, State};
 use axum::http::StatusCode;
@@ -17,9 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 type Answer = Result<Json<Value>, Refused>;
-
-/// The longest window, in ms: what is forgotten ends.
-const LONGEST_MS: u64 = 60 * 60 * 1000;
 
 /// Which engines, and for how long.
 #[derive(Debug, Default, Deserialize)]
@@ -57,7 +54,7 @@ impl Window {
 
 /// `GET profile`: whether a window is open, and what the last one left.
 pub async fn look(State(admin): State<Arc<Admin>>) -> Answer {
-    engines(admin, EVERY.to_vec(), |desk| {
+    engines(admin, EVERY.to_vec(), |_, desk| {
         let profile = desk.profile();
         let (last, error) = match profile.last {
             Some(Ok(said)) => (Some(said), None),
@@ -78,8 +75,10 @@ pub async fn start(
     let window = Window::of(request).await?;
     tracing::info!(%client, ?window, "profiling window");
     let duration = Duration::from_millis(window.duration_ms.unwrap_or(LONGEST_MS));
-    engines(admin, window.who(), move |desk| {
+    let driven = admin.engines.clone();
+    engines(admin, window.who(), move |name, desk| {
         desk.profile_start(Some(duration))?;
+        driven.taken_over(name);
         Ok(json!({ "open": true }))
     })
     .await
@@ -88,7 +87,9 @@ pub async fn start(
 /// `POST profile/stop`
 pub async fn stop(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
     let window = Window::of(request).await?;
-    engines(admin, window.who(), |desk| {
+    let driven = admin.engines.clone();
+    engines(admin, window.who(), move |name, desk| {
+        driven.taken_over(name);
         Ok(json!({ "open": false, "profile": desk.profile_stop()? }))
     })
     .await
@@ -98,20 +99,20 @@ pub async fn stop(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
 async fn engines(
     admin: Arc<Admin>,
     who: Vec<Phase>,
-    call: impl Fn(&Desk) -> Result<Value, Failure> + Send + Sync + 'static,
+    call: impl Fn(&str, &Desk) -> Result<Value, Failure> + Send + Sync + 'static,
 ) -> Answer {
     let all = tokio::task::spawn_blocking(move || {
+        let (call, seats) = (&call, admin.engines.of(&who));
         std::thread::scope(|scope| {
-            let call = &call;
-            let calls: Vec<_> = (admin.engines.of(&who))
-                .map(|(name, phase, desk)| (name, phase, scope.spawn(move || call(desk))))
+            let calls: Vec<_> = (seats.iter())
+                .map(|(name, seat)| (name, seat, scope.spawn(move || call(name, &seat.desk))))
                 .collect();
-            let joined = calls.into_iter().map(|(name, phase, call)| {
+            let joined = calls.into_iter().map(|(name, seat, call)| {
                 let said = call.join().unwrap_or_else(|_| Err(Failure::Unknown));
                 let mut value = said.unwrap_or_else(|e| json!({ "error": e.to_string() }));
                 if let Some(fields) = value.as_object_mut() {
-                    fields.insert("engine".to_owned(), name.into());
-                    fields.insert("role".to_owned(), role(phase).into());
+                    fields.insert("engine".to_owned(), name.as_str().into());
+                    fields.insert("role".to_owned(), role(seat.phase).into());
                 }
                 value
             });

@@ -1,8 +1,8 @@
 //! Reads the configuration anew: on SIGHUP, or on an operator's word.
 //!
 //! ```text
-//! read and check the file → check the endpoints → load the policy, if another one is wanted
-//!     → swap → replace the endpoints
+//! read and check the file → check the endpoints → open their drivers → load the policy, if another one
+//!     is wanted → swap → replace endpoints, drivers and grants
 //! ```
 //!
 //! Whatever stops on the way leaves everything as it is; what comes after the swap cannot fail. Of
@@ -14,6 +14,7 @@ use super::swapper::{Swapper, blocking};
 use super::wanted::Wanted;
 use super::watch::Watch;
 use crate::config::Config;
+use crate::engines::Driven;
 use crate::native;
 use crate::policies::Named;
 use axum::body::Bytes;
@@ -32,6 +33,7 @@ use tokio::sync::{Mutex, watch};
 pub struct Reload {
     file: PathBuf,
     reloader: Reloader,
+    engines: Arc<Driven>,
     /// none: a baseline decides
     swapper: Option<Arc<Swapper>>,
     /// the policy's file that is to be followed
@@ -45,8 +47,6 @@ pub struct Reload {
 struct Running {
     /// of what only a start reads, the values of the start
     config: Config,
-    /// see [`Config::driven`], of the start
-    driven: Vec<Value>,
     /// settings that the file has changed and only a start reads
     needs_restart: Vec<String>,
     loaded: SystemTime,
@@ -68,17 +68,18 @@ impl Reload {
         file: &Path,
         config: Config,
         reloader: Reloader,
+        engines: Arc<Driven>,
         swapper: Option<Arc<Swapper>>,
         follows: Option<Watch>,
     ) -> Reload {
         Reload {
             file: file.to_owned(),
             reloader,
+            engines,
             swapper,
             follows: watch::Sender::new(follows),
             one_at_a_time: Mutex::default(),
             running: std::sync::Mutex::new(Running {
-                driven: config.driven(),
                 config,
                 needs_restart: Vec::new(),
                 loaded: SystemTime::now(),
@@ -152,6 +153,12 @@ impl Reload {
         let (file, before) = (self.file.clone(), self.running().config.clone());
         let (new, next) = blocking(move || read(&file, &before)).await??;
         let plan = (self.reloader.plan(&new.settings(0).pools)).map_err(unusable)?;
+        let engines = self.engines.clone();
+        let open = move || {
+            let drivers = engines.plan(&new).map_err(unusable);
+            drivers.map(|drivers| (new, drivers))
+        };
+        let (new, drivers) = blocking(open).await??;
         // Held until all is done: nobody swaps in between.
         let turn = match (&self.swapper, &next) {
             (Some(swapper), Some(_)) if patient => Some(swapper.wait().await),
@@ -164,6 +171,7 @@ impl Reload {
         };
         // No `await` from here on: whoever leaves now leaves nothing half done.
         let changes = plan.apply();
+        let drivers = self.engines.apply(drivers);
         if let (Some(swapper), Some(next)) = (&self.swapper, next) {
             self.follow(swapper, next);
         }
@@ -189,7 +197,8 @@ impl Reload {
         } = changes;
         tracing::info!(
             by, file = %self.file.display(), ?added, ?removed, ?replaced, ?changed,
-            kept = kept.len(), generation, ?needs_restart, "configuration reloaded"
+            kept = kept.len(), opened = ?drivers.opened, ended = ?drivers.ended, generation,
+            ?needs_restart, "configuration reloaded"
         );
         let took = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         Ok(json!({
@@ -197,6 +206,9 @@ impl Reload {
             "endpoints": {
                 "added": added, "removed": removed, "replaced": replaced, "changed": changed,
                 "kept": kept,
+            },
+            "drivers": {
+                "opened": drivers.opened, "ended": drivers.ended, "kept": drivers.kept,
             },
             "policy": policy, "needs_restart": needs_restart, "warnings": warnings,
         }))
@@ -220,9 +232,6 @@ impl Reload {
     fn note(&self, by: &str, new: Config, changes: &Changes) -> Vec<String> {
         let mut running = self.running();
         let mut needs_restart = running.config.differs(&new);
-        if running.driven != new.driven() {
-            needs_restart.push("pool.driver".to_owned());
-        }
         if swappable(&running.config, &new) {
             let policy = &mut running.config.policy;
             policy.r#use = new.policy.r#use;
@@ -232,6 +241,7 @@ impl Reload {
             needs_restart.push("policy.use".to_owned());
         }
         running.config.pools = new.pools;
+        running.config.grants = new.grants;
         running.needs_restart.clone_from(&needs_restart);
         running.loaded = SystemTime::now();
         running.reloads += 1;

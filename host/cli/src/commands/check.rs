@@ -57,13 +57,14 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 /// there. Returns what could not be asked.
 fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
+    let seats = driven.of(&EVERY);
     for endpoint in config.pools.iter().flat_map(|pool| &pool.endpoints) {
         let (name, wanted) = (&endpoint.name, endpoint.ranks);
-        let Some((_, _, desk)) = driven.of(&EVERY).find(|(of, ..)| of == name) else {
+        let Some((_, seat)) = seats.iter().find(|(of, _)| of == name) else {
             warnings.push(format!("engine {name:?} has no driver to ask"));
             continue;
         };
-        match desk.ranks() {
+        match seat.desk.ranks() {
             Ok(found) => ensure!(
                 wanted <= found,
                 "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"

@@ -35,6 +35,13 @@ fn show_reload(value: &Value) {
     for what in ["added", "removed", "replaced", "changed", "kept"] {
         say!("    {what:<10}{}", list(field(endpoints, what)));
     }
+    let drivers = field(value, "drivers");
+    for what in ["opened", "ended"] {
+        let names = field(drivers, what);
+        if names.as_array().is_some_and(|names| !names.is_empty()) {
+            say!("    drivers   {what}: {}", list(names));
+        }
+    }
     let policy = field(value, "policy");
     match policy.is_null() {
         true => say!("    policy    as it was"),

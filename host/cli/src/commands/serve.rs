@@ -64,6 +64,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         &args.config,
         config,
         proxy.reloader(),
+        engines.clone(),
         deciding.swapper.clone(),
         deciding.watch,
     ));

@@ -1,10 +1,16 @@
 //! What a reload does not change.
 
 use super::Config;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// What a reload makes true while requests flow.
-const RELOADED: [&str; 4] = ["pool", "policy.use", "policy.config", "policy.sha256"];
+const RELOADED: [&str; 5] = [
+    "pool",
+    "grant",
+    "policy.use",
+    "policy.config",
+    "policy.sha256",
+];
 
 impl Config {
     /// The settings that differ from `other`, by their names in the file, without those that a reload
@@ -14,17 +20,6 @@ impl Config {
         let value = |config: &Config| serde_json::to_value(config).unwrap_or_default();
         compare("", &value(self), &value(other), &mut names);
         names
-    }
-
-    /// The engines that have a driver: it is opened at the start.
-    pub fn driven(&self) -> Vec<Value> {
-        (self.pools.iter())
-            .filter(|pool| pool.driver.is_some())
-            .map(|pool| {
-                let engines = pool.endpoints.iter().map(|e| (&e.name, &e.url, e.ranks));
-                json!({ "driver": pool.driver, "engines": engines.collect::<Vec<_>>() })
-            })
-            .collect()
     }
 
     /// Whether the same policy is wanted, with the same configuration.
@@ -86,13 +81,11 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_more_where_engines_are_driven_needs_a_restart_too() {
-        let driven = format!("{POOL}driver = {{ kind = \"null\" }}\n");
-        let one = config(&driven);
-        assert_ne!(one.driven(), config(POOL).driven());
-        let two = config(&driven.replace("http://h", "http://other"));
-        assert_ne!(one.driven(), two.driven());
-        assert_eq!(one.driven(), config(&driven).driven());
+    fn drivers_and_grants_come_with_a_reload() {
+        let driven = format!(
+            "{POOL}driver = {{ kind = \"null\" }}\n[[grant]]\npolicy = \"p\"\nengines = [\"a\"]\n"
+        );
+        assert_eq!(config(POOL).differs(&config(&driven)), [""; 0]);
     }
 
     #[test]
