@@ -36,6 +36,10 @@ pub struct EngineConfig {
     /// What it decides by, also when it is turned on later. Its token budget is the preset's
     /// `max_num_batched_tokens`, whatever stands here.
     pub thresholds: Thresholds,
+    /// How long ranks wait in the collective for one that does not come, modelled ms (at time scale 0
+    /// the machine's; never less than 100 ms of the machine's): then they go on without it until it is
+    /// back. 0: for ever.
+    pub collective_timeout_ms: u64,
     /// How long requests in flight may go on after the shutdown signal.
     pub shutdown_grace: Duration,
 }
@@ -52,6 +56,7 @@ impl Default for EngineConfig {
             max_body_bytes: 64 << 20,
             prefill_delayer: false,
             thresholds: Thresholds::default(),
+            collective_timeout_ms: 10_000,
             shutdown_grace: Duration::from_secs(5),
         }
     }
@@ -92,9 +97,21 @@ impl EngineConfig {
                 self.max_queue,
             ));
         }
+        check_collective_timeout(self.collective_timeout_ms)?;
         self.thresholds.validate()?;
         self.preset.validate()
     }
+}
+
+/// The longest that ranks wait for each other, if there is an end: a day.
+const LONGEST_COLLECTIVE_TIMEOUT_MS: u64 = 86_400_000;
+
+pub(crate) fn check_collective_timeout(ms: u64) -> Result<(), ConfigError> {
+    if ms > LONGEST_COLLECTIVE_TIMEOUT_MS {
+        let wanted = format!("0 to {LONGEST_COLLECTIVE_TIMEOUT_MS}");
+        return Err(ConfigError::new("collective_timeout_ms", wanted, ms));
+    }
+    Ok(())
 }
 
 impl Thresholds {

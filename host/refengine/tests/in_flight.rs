@@ -67,6 +67,7 @@ async fn a_full_queue_is_answered_with_503_and_retry_after() {
     let _running = ask().await.unwrap();
     engine.until(|s| s.ranks[1].requests_running == 1).await;
     let waiting = ask().await.unwrap();
+    engine.until(|s| s.ranks[1].requests_waiting == 1).await;
     let refused = ask().await.unwrap();
     assert_eq!(
         (
