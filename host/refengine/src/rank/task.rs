@@ -98,16 +98,13 @@ impl RankTask {
                 }
             }
             let admission = self.admission(gate).await?;
-            match self.scheduler.step(admission) {
-                Some(step) => {
-                    let prefills = step.prefill_tokens > 0;
-                    self.perform(step).await?;
-                    if prefills {
-                        gate.prefill_executed();
-                    }
+            // None: held, or given up meanwhile; the other ranks go on.
+            if let Some(step) = self.scheduler.step(admission) {
+                let prefills = step.prefill_tokens > 0;
+                self.perform(step).await?;
+                if prefills {
+                    gate.prefill_executed();
                 }
-                // Held, or given up meanwhile: the other ranks go on.
-                None => tokio::task::yield_now().await,
             }
         }
     }
@@ -173,8 +170,6 @@ impl RankTask {
             modelled_us: u64::try_from(step.duration.as_micros()).unwrap_or(u64::MAX),
         };
         self.tracer().end(begin, What::Pass(pass));
-        // A step that needs no wait must not keep timers from running.
-        tokio::task::yield_now().await;
         Ok(())
     }
 
