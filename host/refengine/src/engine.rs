@@ -119,7 +119,8 @@ impl Engine {
     pub(crate) fn change(&self, changes: Map<String, Value>) -> Result<Settings, BadSetting> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         *settings = settings.with(changes)?;
-        self.group.set_timeout(settings.collective_timeout(self.clock));
+        self.group
+            .set_timeout(settings.collective_timeout(self.clock));
         self.group.set(settings.delayer());
         Ok(*settings)
     }

@@ -202,7 +202,11 @@ mod tests {
         let hang = Harm::Hang(Duration::from_millis(5));
         let good = [
             (r#"{"mode":"kill-rank","rank":1}"#, Harm::Kill, After::Now),
-            (r#"{"mode":"kill-rank","rank":1,"after":"prefill"}"#, Harm::Kill, After::Prefill),
+            (
+                r#"{"mode":"kill-rank","rank":1,"after":"prefill"}"#,
+                Harm::Kill,
+                After::Prefill,
+            ),
             (
                 r#"{"mode":"hang-rank","rank":1,"duration_ms":5,"after":"collective"}"#,
                 hang,
@@ -215,11 +219,26 @@ mod tests {
         }
         assert_eq!(read(r#"{"mode":"error-500","count":1}"#), Ok(None));
         let bad = [
-            (r#"{"mode":"kill-rank"}"#, "`rank`: wanted with this mode, found none"),
-            (r#"{"mode":"hang-rank","rank":0}"#, "`duration_ms`: wanted with"),
-            (r#"{"mode":"hang-rank","rank":0,"duration_ms":0}"#, "wanted 1 to 86400000, found 0"),
-            (r#"{"mode":"kill-rank","rank":0,"duration_ms":1}"#, "`duration_ms`: not wanted"),
-            (r#"{"mode":"kill-rank","rank":0,"count":1}"#, "`count`: not wanted"),
+            (
+                r#"{"mode":"kill-rank"}"#,
+                "`rank`: wanted with this mode, found none",
+            ),
+            (
+                r#"{"mode":"hang-rank","rank":0}"#,
+                "`duration_ms`: wanted with",
+            ),
+            (
+                r#"{"mode":"hang-rank","rank":0,"duration_ms":0}"#,
+                "wanted 1 to 86400000, found 0",
+            ),
+            (
+                r#"{"mode":"kill-rank","rank":0,"duration_ms":1}"#,
+                "`duration_ms`: not wanted",
+            ),
+            (
+                r#"{"mode":"kill-rank","rank":0,"count":1}"#,
+                "`count`: not wanted",
+            ),
             (r#"{"mode":"none","rank":0}"#, "`rank`: not wanted"),
             (r#"{"mode":"none","after":"now"}"#, "`after`: not wanted"),
         ];

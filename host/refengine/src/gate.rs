@@ -79,7 +79,7 @@ impl Gate {
 }
 
 /// The delayer of this epoch with these thresholds.
-fn follow(delayer: &mut Option<(u64, Delayer)>, mode: Mode) -> &mut Delayer {
+pub(crate) fn follow(delayer: &mut Option<(u64, Delayer)>, mode: Mode) -> &mut Delayer {
     let (epoch, delayer) =
         delayer.get_or_insert_with(|| (mode.epoch, Delayer::new(mode.thresholds)));
     if *epoch != mode.epoch {

@@ -134,12 +134,9 @@ type Read = fn(&RankStats) -> f64;
 
 /// Metric (without the common prefix), type, help, value.
 const METRICS: [(&str, &str, &str, Read); 22] = [
-    (
-        "alive",
-        "gauge",
-        "1: the rank's thread runs.",
-        |s| s.alive.into(),
-    ),
+    ("alive", "gauge", "1: the rank's thread runs.", |s| {
+        s.alive.into()
+    }),
     (
         "suspended",
         "gauge",

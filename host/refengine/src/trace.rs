@@ -214,9 +214,6 @@ mod tests {
         }
         let trace = tracer.close();
         let whats: Vec<_> = trace.events.iter().map(|event| event.what).collect();
-        assert_eq!(
-            whats,
-            [What::Wait(Cause::First), load(1), load(2), load(1)]
-        );
+        assert_eq!(whats, [What::Wait(Cause::First), load(1), load(2), load(1)]);
     }
 }

@@ -219,9 +219,11 @@ impl Rounds {
     }
 
     fn count(&self) -> usize {
-        let counts = |place: &&Place| {
-            matches!(place.standing, Standing::Expected | Standing::Arrived)
-        };
+        let counts =
+            |place: &&Place| matches!(place.standing, Standing::Expected | Standing::Arrived);
         self.places.iter().filter(counts).count()
     }
 }
+
+#[cfg(test)]
+mod tests;
