@@ -23,22 +23,24 @@ impl Balancer {
         }
     }
 
-    /// A place on `wanted`, or else on the rank with the least requests in flight (of several, the
-    /// lowest). `None`: no such rank.
-    pub(crate) fn take(&self, wanted: Option<usize>) -> Option<Seat> {
-        let mut outstanding = self.lock();
-        let least = || {
-            (0..)
-                .zip(outstanding.iter())
-                .min_by_key(|(_, n)| **n)
-                .map(|(rank, _)| rank)
-        };
-        let rank = wanted.or_else(least)?;
-        *outstanding.get_mut(rank)? += 1;
+    /// A place on this rank. `None`: no such rank.
+    pub(crate) fn take(&self, rank: usize) -> Option<Seat> {
+        *self.lock().get_mut(rank)? += 1;
         Some(Seat {
             rank,
             balancer: self.clone(),
         })
+    }
+
+    /// A place on the rank with the least requests in flight of those that are alive (of several, the
+    /// lowest). `None`: none is alive.
+    pub(crate) fn take_least(&self, is_alive: impl Fn(usize) -> bool) -> Option<Seat> {
+        let least = (0..)
+            .zip(self.lock().iter())
+            .filter(|(rank, _)| is_alive(*rank))
+            .min_by_key(|(_, n)| **n)
+            .map(|(rank, _)| rank);
+        self.take(least?)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -67,14 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_named_rank_is_taken_and_otherwise_the_least_busy_and_then_the_lowest() {
+    fn a_named_rank_is_taken_and_otherwise_the_least_busy_and_then_the_lowest_that_is_alive() {
         let balancer = Balancer::new(3);
-        let _one = balancer.take(Some(1)).unwrap();
-        let zero = balancer.take(None).unwrap();
-        let two = balancer.take(None).unwrap();
+        let _one = balancer.take(1).unwrap();
+        let zero = balancer.take_least(|_| true).unwrap();
+        let two = balancer.take_least(|_| true).unwrap();
         assert_eq!((zero.rank(), two.rank()), (0, 2));
         drop(two);
-        assert_eq!(balancer.take(None).unwrap().rank(), 2);
-        assert!(balancer.take(Some(3)).is_none());
+        assert_eq!(balancer.take_least(|_| true).unwrap().rank(), 2);
+        assert_eq!(balancer.take_least(|rank| rank == 1).unwrap().rank(), 1);
+        assert!(balancer.take(3).is_none());
+        assert!(balancer.take_least(|_| false).is_none());
     }
 }

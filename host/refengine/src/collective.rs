@@ -1,18 +1,29 @@
 //! One `all_reduce(SUM)` of int64[8] a tick over ranks that run by themselves, in threads or tasks.
 //!
-//! A round gathers what every living rank brings; the last one completes it, for all alike. A rank
-//! with nothing to do sleeps until another one begins a round. If a rank goes, the round that
-//! somebody waits in fails: those that wait and those that have not arrived yet are told the same,
-//! and the rounds after it are the survivors'.
+//! A round gathers what every member brings; the last one completes it, for all alike. A rank with
+//! nothing to do sleeps until another one begins a round. If a rank goes, the round that somebody
+//! waits in fails: those that wait and those that have not arrived yet are told the same, and the
+//! rounds after it are the survivors'.
+//!
+//! A rank that hangs looks like one that is slow, so a round waits no longer than the timeout. Then it
+//! fails for those that wait, and those that did not come are suspended: the next rounds are without
+//! them. Whoever comes back hears that its round failed, and is a member again; all decide anew from
+//! the round on that it takes part in, because it does not know what was decided without it. Rejected:
+//! handing it the others' state; what a delayer has to remember is a few ticks.
 //!
 //! The thresholds travel with the result: whoever changes them, or turns the delayer on or off, all
 //! ranks follow at the same tick. Off, ranks do not meet at all.
 
+mod rounds;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
-use crate::delayer::{Reduced, Thresholds, Vector, add};
+use crate::delayer::{Reduced, Thresholds, Vector};
+use rounds::Rounds;
 
 /// All ranks of an engine, as seen by those who set thresholds.
 #[derive(Debug, Clone)]
@@ -24,11 +35,8 @@ pub struct Group {
 #[derive(Debug)]
 pub struct Member {
     shared: Arc<Shared>,
+    rank: usize,
     changed: watch::Receiver<()>,
-    /// The round that this rank is in, or enters next.
-    round: u64,
-    /// It arrived where there is nothing to wait for.
-    known: Option<Outcome>,
 }
 
 /// What a round came to, the same for every rank.
@@ -41,7 +49,7 @@ pub enum Outcome {
         /// What to decide with.
         mode: Mode,
     },
-    /// A rank is gone.
+    /// A rank is gone, or did not come in time.
     Failed,
     /// The delayer was turned off.
     Off,
@@ -52,84 +60,60 @@ pub enum Outcome {
 pub struct Mode {
     /// See there.
     pub thresholds: Thresholds,
-    /// Another one each time the delayer is turned on: decisions begin anew.
+    /// Another one each time the delayer is turned on or a rank comes back: decisions begin anew.
     pub epoch: u64,
 }
 
 #[derive(Debug)]
 struct Shared {
-    state: Mutex<State>,
+    rounds: Mutex<Rounds>,
+    /// Somebody waits for those that have not arrived, or a round is over.
     changed: watch::Sender<()>,
 }
 
-#[derive(Debug)]
-struct State {
-    /// None: off.
-    mode: Option<Mode>,
-    epoch: u64,
-    members: usize,
-    /// The round that gathers.
-    round: u64,
-    arrived: usize,
-    sums: Vector,
-    /// The last round that was completed. Enough: the next one needs everybody, so nobody still
-    /// has to ask for an older one.
-    completed: Option<(u64, Outcome)>,
-    /// The delayer was turned off before this round: who is in an older one need not catch up.
-    floor: u64,
-}
-
 impl Group {
-    /// A group of so many ranks, which meet if there are thresholds.
+    /// A group of so many ranks, which meet if there are thresholds, and wait for each other no
+    /// longer than the timeout, if there is one.
     #[must_use]
-    pub fn new(ranks: usize, thresholds: Option<Thresholds>) -> (Self, Vec<Member>) {
+    pub fn new(
+        ranks: usize,
+        thresholds: Option<Thresholds>,
+        timeout: Option<Duration>,
+    ) -> (Self, Vec<Member>) {
         let (changed, watching) = watch::channel(());
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                mode: thresholds.map(|thresholds| Mode {
-                    thresholds,
-                    epoch: 0,
-                }),
-                epoch: 0,
-                members: ranks,
-                round: 0,
-                arrived: 0,
-                sums: Vector::default(),
-                completed: None,
-                floor: 0,
-            }),
-            changed,
-        });
-        let member = |_| Member {
+        let rounds = Mutex::new(Rounds::new(ranks, thresholds, timeout));
+        let shared = Arc::new(Shared { rounds, changed });
+        let member = |rank| Member {
             shared: shared.clone(),
+            rank,
             changed: watching.clone(),
-            round: 0,
-            known: None,
         };
         let members = (0..ranks).map(member).collect();
         (Self { shared }, members)
     }
 
+    /// Other thresholds from the next completed round on; none turns the delayer off at once.
+    pub fn set(&self, thresholds: Option<Thresholds>) {
+        self.shared.rounds().set(thresholds);
+        self.shared.announce();
+    }
+
+    /// Another timeout, also of the round that somebody waits in; none: no end.
+    pub fn set_timeout(&self, timeout: Option<Duration>) {
+        self.shared.rounds().set_timeout(timeout);
+        self.shared.announce();
+    }
+
+    /// Of each rank: the others do not wait for it, because it did not come in time.
+    #[must_use]
+    pub fn suspended(&self) -> Vec<bool> {
+        self.shared.rounds().suspended()
+    }
+
     /// Ranks that wait for others now.
     #[cfg(test)]
     pub(crate) fn arrived(&self) -> usize {
-        self.shared.lock().arrived
-    }
-
-    /// Other thresholds from the next completed round on; none turns the delayer off at once.
-    pub fn set(&self, thresholds: Option<Thresholds>) {
-        let mut state = self.shared.lock();
-        if state.mode.is_none() && thresholds.is_some() {
-            state.epoch += 1;
-        }
-        let epoch = state.epoch;
-        state.mode = thresholds.map(|thresholds| Mode { thresholds, epoch });
-        if state.mode.is_none() {
-            state.next_round();
-            state.floor = state.round;
-        }
-        drop(state);
-        self.shared.announce();
+        self.shared.rounds().arrived()
     }
 }
 
@@ -137,19 +121,15 @@ impl Member {
     /// What is in force now; none: off.
     #[must_use]
     pub fn mode(&self) -> Option<Mode> {
-        self.shared.lock().mode
+        self.shared.rounds().mode()
     }
 
-    /// Ready when another rank waits for this one in a round.
+    /// Ready when another rank waits for this one in a round, or a round failed without it.
     pub async fn called(&mut self) {
         loop {
             self.changed.borrow_and_update();
-            {
-                let state = self.shared.lock();
-                let round = self.round.max(state.floor);
-                if state.mode.is_some() && (state.arrived > 0 || round < state.round) {
-                    return;
-                }
+            if self.shared.rounds().calls(self.rank) {
+                return;
             }
             self.wait().await;
         }
@@ -157,40 +137,35 @@ impl Member {
 
     /// Brings this rank's part to its round. Once a tick, followed by [`Member::outcome`].
     pub fn arrive(&mut self, vector: &Vector) {
-        let mut state = self.shared.lock();
-        self.round = self.round.max(state.floor);
-        self.known = if state.mode.is_none() {
-            Some(Outcome::Off)
-        } else if self.round < state.round {
-            Some(Outcome::Failed)
-        } else {
-            None
-        };
-        if self.known.is_some() {
-            return;
+        let news = (self.shared.rounds()).arrive(self.rank, vector, Instant::now());
+        // Whoever waits is told when the round is over, and not of each one that comes.
+        if news {
+            self.shared.announce();
         }
-        add(&mut state.sums, vector);
-        state.arrived += 1;
-        if state.arrived >= state.members {
-            state.complete();
-        }
-        drop(state);
-        self.shared.announce();
     }
 
-    /// What the round came to, when everybody has arrived. May be given up and asked again.
+    /// What the round came to, when everybody has arrived or the timeout is over. May be given up and
+    /// asked again. Within a tokio runtime with time, if there is a timeout.
     pub async fn outcome(&mut self) -> Outcome {
         loop {
             self.changed.borrow_and_update();
-            let known = self.known.take();
-            if let Some(outcome) = known.or_else(|| self.shared.lock().outcome(self.round)) {
-                // Off is no round: the next one is at `floor`, or after it.
-                if outcome != Outcome::Off {
-                    self.round += 1;
+            let deadline = {
+                let mut rounds = self.shared.rounds();
+                if let Some(outcome) = rounds.hear(self.rank) {
+                    return outcome;
                 }
-                return outcome;
+                rounds.deadline()
+            };
+            let Some(deadline) = deadline else {
+                self.wait().await;
+                continue;
+            };
+            // It may be the round after the one that was waited for: `expire` looks again.
+            if timeout_at(deadline, self.wait()).await.is_err()
+                && self.shared.rounds().expire(Instant::now())
+            {
+                self.shared.announce();
             }
-            self.wait().await;
         }
     }
 
@@ -202,52 +177,18 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.members = state.members.saturating_sub(1);
-        // It may be this rank itself that had arrived: what it brought is no longer worth a tick.
-        if state.arrived > 0 {
-            state.next_round();
-        }
-        drop(state);
+        self.shared.rounds().leave(self.rank);
         self.shared.announce();
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn rounds(&self) -> MutexGuard<'_, Rounds> {
+        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn announce(&self) {
         self.changed.send_replace(());
-    }
-}
-
-impl State {
-    fn next_round(&mut self) {
-        self.round += 1;
-        self.arrived = 0;
-        self.sums = Vector::default();
-    }
-
-    fn complete(&mut self) {
-        let Some(mode) = self.mode else { return };
-        let reduced = Reduced {
-            sums: self.sums,
-            ranks: self.arrived,
-        };
-        self.completed = Some((self.round, Outcome::Reduced { reduced, mode }));
-        self.next_round();
-    }
-
-    /// What `round` came to; none: it still gathers.
-    fn outcome(&self, round: u64) -> Option<Outcome> {
-        match self.completed {
-            Some((completed, outcome)) if completed == round => Some(outcome),
-            _ if round < self.floor => Some(Outcome::Off),
-            _ if round < self.round => Some(Outcome::Failed),
-            _ => None,
-        }
     }
 }
 

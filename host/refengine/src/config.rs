@@ -36,6 +36,10 @@ pub struct EngineConfig {
     /// What it decides by, also when it is turned on later. Its token budget is the preset's
     /// `max_num_batched_tokens`, whatever stands here.
     pub thresholds: Thresholds,
+    /// How long ranks wait in the collective for one that does not come, modelled ms (at time scale 0
+    /// the machine's; never less than 100 ms of the machine's): then they go on without it until it is
+    /// back. 0: for ever.
+    pub collective_timeout_ms: u64,
     /// How long requests in flight may go on after the shutdown signal.
     pub shutdown_grace: Duration,
 }
@@ -52,6 +56,7 @@ impl Default for EngineConfig {
             max_body_bytes: 64 << 20,
             prefill_delayer: false,
             thresholds: Thresholds::default(),
+            collective_timeout_ms: 10_000,
             shutdown_grace: Duration::from_secs(5),
         }
     }
@@ -92,9 +97,68 @@ impl EngineConfig {
                 self.max_queue,
             ));
         }
+        check_collective_timeout(self.collective_timeout_ms)?;
         self.thresholds.validate()?;
-        self.preset.validate()
+        self.preset.validate()?;
+        self.check_timeout_against_passes()?;
+        if self.prefill_delayer {
+            self.check_delayer_can_hold()?;
+            self.thresholds.check_that_each_can_fire()?;
+        }
+        Ok(())
     }
+
+    /// Shorter than any forward pass, every rank would be suspended in every tick.
+    fn check_timeout_against_passes(&self) -> Result<(), ConfigError> {
+        let (ms, base_us) = (self.collective_timeout_ms, self.preset.cost.step_base_us);
+        if ms > 0 && (ms as f64) * 1e3 < base_us {
+            let wanted = format!(
+                "0 (no end) or at least the shortest forward pass, step_base_us = {base_us}"
+            );
+            return Err(ConfigError::new("collective_timeout_ms", wanted, ms));
+        }
+        Ok(())
+    }
+
+    /// A delayer that fires in every tick only costs a collective.
+    fn check_delayer_can_hold(&self) -> Result<(), ConfigError> {
+        let set = &self.thresholds;
+        let high = set.kv_high_watermark;
+        if high <= 0.0 {
+            let wanted =
+                "more than 0: every cache is used to that, so no prefill would ever be held";
+            return Err(ConfigError::new("kv_high_watermark", wanted, high));
+        }
+        if let Some(low) = set.token_usage_low_watermark.filter(|low| *low >= high) {
+            let wanted = format!(
+                "less than kv_high_watermark = {high}: every cache is below the one or above the \
+                 other, so no prefill would ever be held"
+            );
+            return Err(ConfigError::new("token_usage_low_watermark", wanted, low));
+        }
+        if let Some(ms) = set.max_queue_ms.filter(|ms| *ms <= 0.0) {
+            let wanted =
+                "more than 0: every prompt has waited that long, so none would ever be held";
+            return Err(ConfigError::new("max_queue_ms", wanted, ms));
+        }
+        if self.ranks == 1 && self.preset.max_num_seqs == 1 {
+            let wanted = "at least 2 with one rank and a prefill delayer: it holds a prompt back only \
+                          while another sequence decodes";
+            return Err(ConfigError::new("max_num_seqs", wanted, 1));
+        }
+        Ok(())
+    }
+}
+
+/// The longest that ranks wait for each other, if there is an end: a day.
+const LONGEST_COLLECTIVE_TIMEOUT_MS: u64 = 86_400_000;
+
+pub(crate) fn check_collective_timeout(ms: u64) -> Result<(), ConfigError> {
+    if ms > LONGEST_COLLECTIVE_TIMEOUT_MS {
+        let wanted = format!("0 to {LONGEST_COLLECTIVE_TIMEOUT_MS}");
+        return Err(ConfigError::new("collective_timeout_ms", wanted, ms));
+    }
+    Ok(())
 }
 
 impl Thresholds {
@@ -146,6 +210,26 @@ impl Thresholds {
         for (setting, ticks) in ticks {
             if ticks == 0 {
                 return Err(ConfigError::new(setting, "at least 1", ticks));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Thresholds {
+    /// One bound of the wait that another one always comes before says nothing.
+    fn check_that_each_can_fire(&self) -> Result<(), ConfigError> {
+        let bounds = [
+            ("partial_max_ticks", self.partial_max_ticks),
+            ("stall_ticks", self.stall_ticks),
+        ];
+        for (setting, ticks) in bounds {
+            if ticks > self.ttft_max_ticks {
+                let wanted = format!(
+                    "at most ttft_max_ticks = {}, which would always fire first",
+                    self.ttft_max_ticks
+                );
+                return Err(ConfigError::new(setting, wanted, ticks));
             }
         }
         Ok(())
@@ -269,5 +353,106 @@ mod tests {
         for (setting, config) in bad {
             assert_eq!(config.validate().unwrap_err().setting, setting);
         }
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused_with_both_numbers() {
+        let ok = EngineConfig {
+            prefill_delayer: true,
+            ..EngineConfig::default()
+        };
+        assert_eq!(ok.validate(), Ok(()));
+        let set = ok.thresholds;
+        let with = |thresholds| EngineConfig {
+            thresholds,
+            ..ok.clone()
+        };
+        let bad = [
+            (
+                EngineConfig {
+                    collective_timeout_ms: 4,
+                    ..ok.clone()
+                },
+                ["step_base_us = 5000", "found 4"],
+            ),
+            (
+                EngineConfig {
+                    collective_timeout_ms: 86_400_001,
+                    ..ok.clone()
+                },
+                ["0 to 86400000", "found 86400001"],
+            ),
+            (
+                with(Thresholds {
+                    kv_high_watermark: 0.0,
+                    ..set
+                }),
+                ["`kv_high_watermark`", "found 0"],
+            ),
+            (
+                with(Thresholds {
+                    token_usage_low_watermark: Some(0.95),
+                    ..set
+                }),
+                ["less than kv_high_watermark = 0.9", "found 0.95"],
+            ),
+            (
+                with(Thresholds {
+                    max_queue_ms: Some(0.0),
+                    ..set
+                }),
+                ["`max_queue_ms`", "found 0"],
+            ),
+            (
+                with(Thresholds {
+                    ttft_max_ticks: 50,
+                    ..set
+                }),
+                [
+                    "`partial_max_ticks`: wanted at most ttft_max_ticks = 50",
+                    "found 100",
+                ],
+            ),
+            (
+                with(Thresholds {
+                    stall_ticks: 300,
+                    ..set
+                }),
+                [
+                    "`stall_ticks`: wanted at most ttft_max_ticks = 200",
+                    "found 300",
+                ],
+            ),
+            (
+                EngineConfig {
+                    preset: Preset {
+                        max_num_seqs: 1,
+                        ..Preset::default()
+                    },
+                    ..ok.clone()
+                },
+                ["`max_num_seqs`: wanted at least 2 with one rank", "found 1"],
+            ),
+        ];
+        for (config, wanted) in bad {
+            let error = config.validate().unwrap_err().to_string();
+            for part in wanted {
+                assert!(error.contains(part), "{part}: {error}");
+            }
+            // What only the delayer minds is no fault while it is off.
+            let off = EngineConfig {
+                prefill_delayer: false,
+                ..config
+            };
+            assert_eq!(
+                off.validate().is_ok(),
+                !error.contains("collective_timeout")
+            );
+        }
+        let no_end = EngineConfig {
+            collective_timeout_ms: 0,
+            ..ok.clone()
+        };
+        assert_eq!(no_end.validate(), Ok(()));
     }
 }

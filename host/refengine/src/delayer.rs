@@ -243,6 +243,14 @@ impl Delayer {
         delayer
     }
 
+    /// Begins anew, as all ranks do when one of them has missed ticks. What this rank executed is
+    /// still to be heard of.
+    pub fn restart(&mut self) {
+        self.first = true;
+        self.interval_left = 0;
+        self.episode = Episode::default();
+    }
+
     /// Other thresholds from the next call on. All ranks at the same tick, or they disagree.
     pub fn set(&mut self, thresholds: Thresholds) {
         self.thresholds = Thresholds {

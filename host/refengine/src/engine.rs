@@ -6,19 +6,22 @@ use std::task::{Context, Poll};
 
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
 
 use crate::balancer::{Balancer, Seat};
+use crate::clock::Clock;
 use crate::collective::Group;
 use crate::config::EngineConfig;
 use crate::delayer::Counts;
+use crate::error::Error;
+use crate::fault::RankFault;
 use crate::gate::{Decisions, Gate};
 use crate::preset::Preset;
-use crate::rank::{Output, RankHandle, RankTask};
+use crate::rank::{NotTaken, Output, RankHandle, RankTask, Threads};
 use crate::scheduler::{Request, Scheduler, TooLong, check_length};
 use crate::settings::{BadSetting, Settings};
 use crate::stats::RankStats;
 use crate::tokens::{Chain, Words, tokens_of};
+use crate::trace::{Begin, Trace};
 
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -27,6 +30,7 @@ pub(crate) struct Engine {
     balancer: Balancer,
     group: Group,
     settings: Mutex<Settings>,
+    clock: Clock,
     next_id: AtomicU64,
 }
 
@@ -39,6 +43,19 @@ pub(crate) enum Refused {
     TooLong(#[from] TooLong),
     #[error("the queue of rank {rank} is full; retry later or on another rank")]
     QueueFull { rank: usize },
+    #[error("rank {rank} is dead; ask for another rank, or start the engine anew")]
+    Dead { rank: usize },
+    #[error("no rank of this engine is alive; start it anew")]
+    AllDead,
+}
+
+/// Why a rank was not harmed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unharmed {
+    #[error(transparent)]
+    Unknown(Refused),
+    #[error("rank {0} is dead already")]
+    Dead(usize),
 }
 
 /// A request in flight. Dropping it gives the request up and frees its blocks.
@@ -64,29 +81,33 @@ pub(crate) struct Word {
 }
 
 impl Engine {
-    /// Starts one task a rank in `tasks`; they end with it.
-    pub(crate) fn start(config: &EngineConfig, tasks: &mut JoinSet<()>) -> Arc<Self> {
+    /// Starts one thread a rank; they end with `Threads`.
+    pub(crate) fn start(config: &EngineConfig) -> Result<(Arc<Self>, Threads), Error> {
         let settings = Settings::of(config);
-        let (group, members) = Group::new(config.ranks, settings.delayer());
-        let ranks = (members.into_iter())
-            .map(|member| {
-                let scheduler = Scheduler::new(config.preset.clone());
-                let decisions = Decisions::default();
-                let gate = Gate::new(member, decisions.clone());
-                let (task, handle) =
-                    RankTask::new(scheduler, decisions, config.time_scale, config.max_queue);
-                tasks.spawn(task.run(gate));
-                handle
-            })
-            .collect();
-        Arc::new(Self {
+        let clock = Clock::start(config.time_scale);
+        let timeout = settings.collective_timeout(clock);
+        let (group, members) = Group::new(config.ranks, settings.delayer(), timeout);
+        let mut threads = Threads::default();
+        let mut ranks = Vec::with_capacity(config.ranks);
+        for (rank, member) in members.into_iter().enumerate() {
+            let scheduler = Scheduler::new(config.preset.clone());
+            let decisions = Decisions::default();
+            let gate = Gate::new(member, decisions.clone());
+            let (scale, max_queue) = (config.time_scale, config.max_queue);
+            let (task, handle) = RankTask::new(scheduler, decisions, clock, scale, max_queue);
+            threads.start(rank, &handle, task, gate)?;
+            ranks.push(handle);
+        }
+        let engine = Self {
             preset: config.preset.clone(),
             ranks,
             balancer: Balancer::new(config.ranks),
             group,
             settings: Mutex::new(settings),
+            clock,
             next_id: AtomicU64::new(0),
-        })
+        };
+        Ok((Arc::new(engine), threads))
     }
 
     /// What may be changed while it runs.
@@ -98,6 +119,8 @@ impl Engine {
     pub(crate) fn change(&self, changes: Map<String, Value>) -> Result<Settings, BadSetting> {
         let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
         *settings = settings.with(changes)?;
+        self.group
+            .set_timeout(settings.collective_timeout(self.clock));
         self.group.set(settings.delayer());
         Ok(*settings)
     }
@@ -117,21 +140,19 @@ impl Engine {
         let prompt_tokens = tokens_of(prompt.len());
         check_length(&self.preset, prompt_tokens, output_tokens)?;
 
-        let unknown = |wanted| Refused::UnknownRank {
-            wanted,
-            last: self.ranks.len().saturating_sub(1),
+        let seat = match rank {
+            Some(rank) => {
+                let (rank, handle) = self.rank(rank)?;
+                let seat = handle.is_alive().then(|| self.balancer.take(rank));
+                seat.flatten().ok_or(Refused::Dead { rank })?
+            }
+            None => {
+                let is_alive = |rank| self.ranks.get(rank).is_some_and(RankHandle::is_alive);
+                let seat = self.balancer.take_least(is_alive);
+                seat.ok_or(Refused::AllDead)?
+            }
         };
-        let wanted = rank
-            .map(|r| usize::try_from(r).map_err(|_| unknown(r)))
-            .transpose()?;
-        let seat = self
-            .balancer
-            .take(wanted)
-            .ok_or_else(|| unknown(rank.unwrap_or(0)))?;
-        let handle = self
-            .ranks
-            .get(seat.rank())
-            .ok_or_else(|| unknown(seat.rank() as u64))?;
+        let (_, handle) = self.rank(seat.rank() as u64)?;
 
         let mut chain = Chain::new(self.preset.block_tokens);
         chain.extend(prompt);
@@ -149,9 +170,11 @@ impl Engine {
             keys,
             arrived: handle.now(),
         };
-        let outputs = handle
-            .submit(request)
-            .map_err(|_| Refused::QueueFull { rank: seat.rank() })?;
+        let rank = seat.rank();
+        let outputs = handle.submit(request).map_err(|why| match why {
+            NotTaken::QueueFull => Refused::QueueFull { rank },
+            NotTaken::Gone => Refused::Dead { rank },
+        })?;
         Ok(Generation {
             id,
             prompt_tokens,
@@ -165,9 +188,51 @@ impl Engine {
         })
     }
 
+    /// A rank by its number.
+    fn rank(&self, wanted: u64) -> Result<(usize, &RankHandle), Refused> {
+        let rank = usize::try_from(wanted).ok();
+        let found = rank.and_then(|rank| Some((rank, self.ranks.get(rank)?)));
+        found.ok_or(Refused::UnknownRank {
+            wanted,
+            last: self.ranks.len().saturating_sub(1),
+        })
+    }
+
     /// Each rank's figures, in order.
     pub(crate) fn stats(&self) -> Vec<RankStats> {
-        self.ranks.iter().map(RankHandle::stats).collect()
+        let ranks = self.ranks.iter().zip(self.group.suspended());
+        let stats = ranks.map(|(rank, suspended)| RankStats {
+            suspended,
+            ..rank.stats()
+        });
+        stats.collect()
+    }
+
+    /// Some rank can take requests.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.ranks.iter().any(RankHandle::is_alive)
+    }
+
+    /// Kills or blocks a rank.
+    pub(crate) async fn harm(&self, fault: RankFault) -> Result<(), Unharmed> {
+        let (rank, handle) = self.rank(fault.rank).map_err(Unharmed::Unknown)?;
+        if !handle.is_alive() {
+            return Err(Unharmed::Dead(rank));
+        }
+        handle.harm(fault.harm, fault.after).await;
+        Ok(())
+    }
+
+    /// Opens a window of all ranks' traces.
+    pub(crate) fn trace(&self, begin: Begin) {
+        for rank in &self.ranks {
+            rank.tracer().open(begin, self.ranks.len());
+        }
+    }
+
+    /// Ends it.
+    pub(crate) fn traced(&self) -> Vec<Trace> {
+        self.ranks.iter().map(|r| r.tracer().close()).collect()
     }
 
     pub(crate) async fn reset(&self) {
@@ -182,12 +247,22 @@ impl Generation {
         self.seat.rank()
     }
 
+    /// Why there is no further token.
+    pub(crate) fn broken_off(&self) -> String {
+        let rank = self.rank();
+        if self.handle.is_alive() {
+            format!("rank {rank} gave the request up")
+        } else {
+            format!("rank {rank} died; send the request again")
+        }
+    }
+
     /// Known once the first token is there.
     pub(crate) fn cached_tokens(&self) -> usize {
         self.cached_tokens
     }
 
-    /// The next token; `None` before the last one means that the engine is going down.
+    /// The next token; `None` before the last one means that the rank is gone.
     pub(crate) fn poll_word(&mut self, cx: &mut Context<'_>) -> Poll<Option<Word>> {
         loop {
             match std::task::ready!(self.outputs.poll_recv(cx)) {

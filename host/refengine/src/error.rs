@@ -16,6 +16,17 @@ pub enum Error {
         /// What the operating system said.
         source: std::io::Error,
     },
+    /// A rank's thread could not be started; none is left.
+    #[error(
+        "cannot start the thread of rank {rank}: {source}; have fewer ranks, or raise the limits on \
+         threads and memory (ulimit -u, ulimit -v)"
+    )]
+    Thread {
+        /// Which one.
+        rank: usize,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
 }
 
 /// One setting is out of range. To blame: whoever wrote the configuration.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::collective::{Member, Mode, Outcome};
-use crate::delayer::{CollectiveError, Counts, Delayer};
-use crate::scheduler::{Admission, Scheduler};
+use crate::delayer::{Cause, CollectiveError, Counts, Delayer};
+use crate::scheduler::Scheduler;
 
 /// One rank's. Off, every step may prefill, and no rank waits for another.
 #[derive(Debug)]
@@ -56,24 +56,18 @@ impl Gate {
         true
     }
 
-    /// The decision of the tick that was begun. May be given up and asked again.
-    pub(crate) async fn admission(&mut self) -> Admission {
+    /// The decision of the tick that was begun; none: the delayer was turned off, prefill may run. May
+    /// be given up and asked again.
+    pub(crate) async fn decision(&mut self) -> Option<Cause> {
         let cause = match self.member.outcome().await {
-            Outcome::Off => return Admission::Fire,
+            Outcome::Off => return None,
             Outcome::Reduced { reduced, mode } => {
                 follow(&mut self.delayer, mode).decide(Ok(reduced))
             }
-            Outcome::Failed => match &mut self.delayer {
-                Some((_, delayer)) => delayer.decide(Err(CollectiveError)),
-                None => return Admission::Fire,
-            },
+            Outcome::Failed => self.delayer.as_mut()?.1.decide(Err(CollectiveError)),
         };
         self.counts.update(|counts| counts.count(cause));
-        if cause.fires() {
-            Admission::Fire
-        } else {
-            Admission::Hold
-        }
+        Some(cause)
     }
 
     /// A step with prefill has completed.
@@ -85,14 +79,13 @@ impl Gate {
 }
 
 /// The delayer of this epoch with these thresholds.
-fn follow(delayer: &mut Option<(u64, Delayer)>, mode: Mode) -> &mut Delayer {
-    if delayer
-        .as_ref()
-        .is_some_and(|(epoch, _)| *epoch != mode.epoch)
-    {
-        *delayer = None;
+pub(crate) fn follow(delayer: &mut Option<(u64, Delayer)>, mode: Mode) -> &mut Delayer {
+    let (epoch, delayer) =
+        delayer.get_or_insert_with(|| (mode.epoch, Delayer::new(mode.thresholds)));
+    if *epoch != mode.epoch {
+        *epoch = mode.epoch;
+        delayer.restart();
     }
-    let (_, delayer) = delayer.get_or_insert_with(|| (mode.epoch, Delayer::new(mode.thresholds)));
     delayer.set(mode.thresholds);
     delayer
 }

@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use serde::Serialize;
 
 use crate::config::EngineConfig;
-use crate::engine::{Engine, Generation};
+use crate::engine::{Engine, Generation, Refused};
 use crate::fault::{Fault, FaultMode, FaultSwitch};
 use crate::openai::{Answer, Api, ApiError, Call, ModelList};
 use crate::profile::Profiler;
@@ -53,6 +53,7 @@ enum Endpoint {
     SetInternalState,
     StartProfile,
     StopProfile,
+    Trace,
     Reset,
     Fault,
 }
@@ -70,6 +71,7 @@ impl Endpoint {
             "/set_internal_state" => (Method::POST, Self::SetInternalState),
             "/start_profile" => (Method::POST, Self::StartProfile),
             "/stop_profile" => (Method::POST, Self::StopProfile),
+            "/profile/trace" => (Method::GET, Self::Trace),
             "/reset" => (Method::POST, Self::Reset),
             "/fault" => (Method::POST, Self::Fault),
             _ => return None,
@@ -124,6 +126,7 @@ impl App {
                 &self.config.model,
                 self.config.preset.max_context(),
             ))),
+            Endpoint::Health if !self.engine.is_alive() => Err(Refused::AllDead.into()),
             Endpoint::Health => Ok(plain(Bytes::new(), "text/plain")),
             Endpoint::Metrics => {
                 let text = self.stats().to_prometheus();
@@ -149,20 +152,22 @@ impl App {
                 ))
             }
             Endpoint::StartProfile => {
-                if !self.profiler.start(self.engine.stats()) {
+                if !self.profiler.start(&self.engine) {
                     let message = "a profiling window is open already: POST /stop_profile";
                     return Err(ApiError::new(StatusCode::BAD_REQUEST, message).into());
                 }
                 Ok(json(&serde_json::json!({ "profiling": true })))
             }
-            Endpoint::StopProfile => match self.profiler.stop(&self.engine.stats()) {
+            Endpoint::StopProfile => match self.profiler.stop(&self.engine) {
                 Some(profile) => Ok(json(&profile)),
                 None => {
                     let message = "no profiling window is open: POST /start_profile";
                     Err(ApiError::new(StatusCode::BAD_REQUEST, message).into())
                 }
             },
+            Endpoint::Trace => self.trace(request.uri().query()).await,
             Endpoint::Reset => {
+                self.profiler.forget();
                 self.engine.reset().await;
                 Ok(json(&self.stats()))
             }
@@ -174,10 +179,41 @@ impl App {
                         format!("the body is not a fault: {e}"),
                     )
                 })?;
-                self.faults.set(fault);
+                let bad = |e: &dyn std::fmt::Display| {
+                    ApiError::new(StatusCode::BAD_REQUEST, e.to_string())
+                };
+                match fault.of_rank().map_err(|e| bad(&e))? {
+                    Some(fault) => self.engine.harm(fault).await.map_err(|e| bad(&e))?,
+                    None => self.faults.set(fault),
+                }
                 Ok(json(&fault))
             }
         }
+    }
+
+    /// A rank's trace of the last window.
+    async fn trace(&self, query: Option<&str>) -> Result<Response<EngineBody>, Failure> {
+        let given = query.unwrap_or_default();
+        let rank = given.strip_prefix("rank=").and_then(|n| n.parse().ok());
+        let last = self.config.ranks.saturating_sub(1);
+        let Some(rank) = rank.filter(|rank| *rank <= last) else {
+            let message =
+                format!("wanted /profile/trace?rank=N with N from 0 to {last}, found `{given}`");
+            return Err(ApiError::invalid("rank", message).into());
+        };
+        let Some(window) = self.profiler.last() else {
+            let message = "no profiling window has ended since the start, the begin of the last one \
+                           or the last reset: POST /start_profile, then /stop_profile";
+            return Err(ApiError::new(StatusCode::NOT_FOUND, message).into());
+        };
+        // Some megabytes: other requests' tokens do not wait for that.
+        let config = self.config.clone();
+        let written = tokio::task::spawn_blocking(move || window.chrome_trace(&config, rank)).await;
+        let trace = written.ok().flatten().ok_or_else(|| {
+            let message = "the trace could not be written";
+            ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+        })?;
+        Ok(plain(trace.into(), "application/json"))
     }
 
     fn stats(&self) -> EngineStats {
@@ -255,6 +291,8 @@ impl<E: Into<ApiError>> From<E> for Failure {
 async fn before_head(fault: Fault) -> Result<(), Failure> {
     let status = match fault.mode {
         FaultMode::None | FaultMode::ResetMidStream | FaultMode::SseError => return Ok(()),
+        // Those act on a rank, and are never set for completions.
+        FaultMode::KillRank | FaultMode::HangRank => return Ok(()),
         FaultMode::HangBeforeHead => return std::future::pending().await,
         FaultMode::ResetBeforeHead => return Err(Failure::Cut(Cut)),
         FaultMode::Error500 => StatusCode::INTERNAL_SERVER_ERROR,
@@ -292,8 +330,11 @@ async fn whole(
     let mut text = String::new();
     loop {
         let Some(word) = generation.word().await else {
-            let message = "the engine is going down";
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message));
+            let (status, message) = (StatusCode::SERVICE_UNAVAILABLE, generation.broken_off());
+            return Err(ApiError {
+                code: Some("rank_dead"),
+                ..ApiError::new(status, message)
+            });
         };
         text += word.text;
         if word.last {

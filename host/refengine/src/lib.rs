@@ -22,13 +22,14 @@
 //! |---|---|---|
 //! | model | [`cost`], [`preset`], [`tokens`], [`cache`], [`scheduler`], [`delayer`] | no clock, no I/O: the same code runs in virtual time |
 //! | virtual time | [`lockstep`], [`recording`] | all ranks in one thread, in exact order |
-//! | real time | [`collective`], `gate`, `pacer`, `rank`, `balancer`, `engine` | tokio: one task a rank |
+//! | real time | [`collective`], `clock`, `gate`, `pacer`, `trace`, `rank`, `balancer`, `engine` | one thread a rank |
 //! | wire | `openai`, `stream`, `fault`, `http`, [`Server`] | hyper |
 //!
 //! Endpoints: `POST /v1/chat/completions`, `POST /v1/completions`, `GET /v1/models`,
 //! `GET /health`, `GET /metrics`. As SGLang has them: `GET /server_info` (settings, and each rank's
 //! state), `POST /set_internal_state` (changes settings of the scheduler), `POST /start_profile` and
 //! `POST /stop_profile` (which answers with what each rank did in between). Of this engine only:
+//! `GET /profile/trace?rank=N` (that in detail, in the Chrome trace event format),
 //! `GET /stats` (the figures of `/metrics` as JSON), `POST /reset` (empties caches and counters),
 //! `POST /fault` (misbehave on purpose, see [`Fault`]).
 
@@ -43,6 +44,7 @@ pub mod scheduler;
 pub mod tokens;
 
 mod balancer;
+mod clock;
 mod config;
 mod engine;
 mod error;
@@ -57,11 +59,12 @@ mod server;
 mod settings;
 mod stats;
 mod stream;
+mod trace;
 
 pub use config::{EngineConfig, MAX_OUTPUT_TOKENS, MAX_RANKS};
 pub use cost::CostModel;
 pub use error::{ConfigError, Error};
-pub use fault::{Fault, FaultMode};
+pub use fault::{After, Fault, FaultMode};
 pub use http::{DP_RANK_HEADER, ENGINE_NAME_HEADER, ENGINE_RANK_HEADER, REQUEST_ID_HEADER};
 pub use preset::Preset;
 pub use server::Server;

@@ -60,6 +60,8 @@ pub struct Step {
     pub tokens: Vec<Token>,
     /// Prompt tokens it computes.
     pub prefill_tokens: usize,
+    /// Sequences that get one more token from decoding.
+    pub decode_sequences: usize,
 }
 
 /// A request entered the batch.
@@ -208,7 +210,7 @@ impl Scheduler {
             prefillable: has_partial || head.is_some_and(|w| self.is_admissible(&w.request)),
             pending_tokens: pending as u64,
             running_decode: (self.running.len() - partial().count()) as u64,
-            kv_usage: self.cache.referenced() as f64 / self.cache.capacity() as f64,
+            kv_usage: self.kv_usage(),
             has_partial,
             oldest_age_ms: age.as_secs_f64() * 1e3,
         }
@@ -231,11 +233,13 @@ impl Scheduler {
         self.totals.busy_seconds_total += duration.as_secs_f64();
         self.totals.prefill_tokens_computed_total += work.prefill_tokens as u64;
         self.totals.generation_tokens_total += tokens.len() as u64;
+        self.totals.decode_tokens_total += work.decode_sequences as u64;
         Some(Step {
             duration,
             started,
             tokens,
             prefill_tokens: work.prefill_tokens,
+            decode_sequences: work.decode_sequences,
         })
     }
 
@@ -263,6 +267,8 @@ impl Scheduler {
     #[must_use]
     pub fn stats(&self) -> RankStats {
         RankStats {
+            alive: true,
+            kv_usage: self.kv_usage(),
             requests_running: self.running.len() as u64,
             requests_waiting: self.waiting.len() as u64,
             cache_blocks_used: self.cache.used() as u64,
@@ -271,6 +277,10 @@ impl Scheduler {
             cache_evictions_total: self.cache.evictions(),
             ..self.totals
         }
+    }
+
+    fn kv_usage(&self) -> f64 {
+        self.cache.referenced() as f64 / self.cache.capacity() as f64
     }
 
     /// Deals out what decoding leaves of the token budget.

@@ -16,6 +16,7 @@ use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::error::{ConfigError, Error};
 use crate::http::App;
+use crate::rank::Threads;
 
 /// After a failed `accept` (usually: no file descriptors left) before the next one.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
@@ -28,8 +29,8 @@ pub struct Server {
     address: SocketAddr,
     app: Arc<App>,
     grace: Duration,
-    /// The ranks' tasks; they end with the server.
-    ranks: JoinSet<()>,
+    /// They end with the server.
+    ranks: Threads,
 }
 
 impl Server {
@@ -37,7 +38,7 @@ impl Server {
     /// a tokio runtime with time and I/O.
     ///
     /// # Errors
-    /// The configuration is wrong, or the address cannot be listened on.
+    /// The configuration is wrong, the address cannot be listened on, or there are not enough threads.
     pub async fn bind(config: EngineConfig, address: SocketAddr) -> Result<Self, Error> {
         config.validate()?;
         let name = HeaderValue::from_str(&config.name)
@@ -46,8 +47,7 @@ impl Server {
         let listener = TcpListener::bind(address).await.map_err(listen)?;
         let address = listener.local_addr().map_err(listen)?;
 
-        let mut ranks = JoinSet::new();
-        let engine = Engine::start(&config, &mut ranks);
+        let (engine, ranks) = Engine::start(&config)?;
         let grace = config.shutdown_grace;
         let app = Arc::new(App::new(config, name, engine));
         Ok(Self {
@@ -101,7 +101,9 @@ impl Server {
         {
             tracing::info!("requests were still in flight at the end of the grace");
         }
-        drop((connections, ranks));
+        drop(connections);
+        // The ranks' threads end within a tick, but that may be a while on a machine that is busy.
+        let _ = tokio::task::spawn_blocking(move || drop(ranks)).await;
     }
 }
 

@@ -1,9 +1,12 @@
 //! What can be read of a running engine, and changed.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::config::EngineConfig;
+use crate::clock::Clock;
+use crate::config::{EngineConfig, check_collective_timeout};
 use crate::delayer::{Counts, Thresholds};
 use crate::engine::Engine;
 use crate::error::ConfigError;
@@ -14,9 +17,14 @@ use crate::stats::RankStats;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Settings {
     prefill_delayer: bool,
+    collective_timeout_ms: u64,
     #[serde(flatten)]
     thresholds: Thresholds,
 }
+
+/// Ranks are given this long by the machine's clock, whatever the time scale: shorter, and a rank that
+/// merely waits for a core would be taken for one that hangs.
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A setting was not taken; everything is as before.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +51,7 @@ impl Settings {
         let budget = u32::try_from(config.preset.max_num_batched_tokens);
         Self {
             prefill_delayer: config.prefill_delayer,
+            collective_timeout_ms: config.collective_timeout_ms,
             thresholds: Thresholds {
                 token_budget: budget.unwrap_or(u32::MAX),
                 ..config.thresholds
@@ -56,6 +65,12 @@ impl Settings {
         self.prefill_delayer.then_some(self.thresholds)
     }
 
+    /// How long ranks wait for each other, by the machine's clock; none: for ever.
+    pub(crate) fn collective_timeout(&self, clock: Clock) -> Option<Duration> {
+        let modelled = Duration::from_millis(self.collective_timeout_ms);
+        (!modelled.is_zero()).then(|| clock.real(modelled).max(SHORTEST_TIMEOUT))
+    }
+
     /// With some of it changed.
     ///
     /// # Errors
@@ -66,21 +81,24 @@ impl Settings {
             _ => Map::new(),
         };
         let mut prefill_delayer = self.prefill_delayer;
+        let mut collective_timeout_ms = self.collective_timeout_ms;
         for (name, value) in changes {
-            if name == "prefill_delayer" {
-                prefill_delayer = bool::deserialize(value)?;
-            } else {
-                all.insert(name, value);
+            match name.as_str() {
+                "prefill_delayer" => prefill_delayer = bool::deserialize(value)?,
+                "collective_timeout_ms" => collective_timeout_ms = u64::deserialize(value)?,
+                _ => drop(all.insert(name, value)),
             }
         }
         let thresholds = Thresholds::deserialize(Value::Object(all))?;
         thresholds.validate()?;
+        check_collective_timeout(collective_timeout_ms)?;
         if thresholds.token_budget != self.thresholds.token_budget {
             let wanted = format!("{}, as the preset has it", self.thresholds.token_budget);
             return Err(ConfigError::new("token_budget", wanted, thresholds.token_budget).into());
         }
         Ok(Self {
             prefill_delayer,
+            collective_timeout_ms,
             thresholds,
         })
     }
@@ -96,9 +114,20 @@ pub(crate) struct ServerInfo<'a> {
     max_queue: usize,
     time_scale: f64,
     preset: &'a Preset,
-    server_args: Settings,
+    server_args: ServerArgs,
     /// Of each rank.
     internal_states: Vec<InternalState>,
+}
+
+/// What it was started with, under the names that engines give it, and what was changed since.
+#[derive(Debug, Serialize)]
+struct ServerArgs {
+    #[serde(flatten)]
+    settings: Settings,
+    max_num_seqs: usize,
+    max_num_batched_tokens: usize,
+    cache_blocks: usize,
+    block_tokens: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -119,7 +148,13 @@ impl<'a> ServerInfo<'a> {
             max_queue: config.max_queue,
             time_scale: config.time_scale,
             preset: &config.preset,
-            server_args: engine.settings(),
+            server_args: ServerArgs {
+                settings: engine.settings(),
+                max_num_seqs: config.preset.max_num_seqs,
+                max_num_batched_tokens: config.preset.max_num_batched_tokens,
+                cache_blocks: config.preset.cache_blocks,
+                block_tokens: config.preset.block_tokens,
+            },
             internal_states: states
                 .map(|(stats, prefill_delayer)| InternalState {
                     stats,

@@ -1,6 +1,7 @@
 //! What a rank has done, as JSON and as Prometheus text.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -12,6 +13,10 @@ use crate::delayer::Counts;
 /// `cached_tokens_total` and `prefill_tokens_computed_total`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct RankStats {
+    /// Gauge: its thread runs. One that is dead stays so; its requests have ended, and it takes none.
+    pub alive: bool,
+    /// Gauge: the other ranks decide without it, because it did not come in time.
+    pub suspended: bool,
     /// Gauge: sequences in the batch.
     pub requests_running: u64,
     /// Gauge: requests that wait for a place in it.
@@ -22,6 +27,8 @@ pub struct RankStats {
     pub cache_blocks_referenced: u64,
     /// Gauge: all cache blocks.
     pub cache_blocks_capacity: u64,
+    /// Gauge: the part of the cache that running sequences hold, 0 to 1.
+    pub kv_usage: f64,
     /// Requests accepted.
     pub requests_total: u64,
     /// Requests that their client gave up.
@@ -34,12 +41,79 @@ pub struct RankStats {
     pub prefill_tokens_computed_total: u64,
     /// Tokens generated.
     pub generation_tokens_total: u64,
+    /// Those of them that decoding yielded; each request's first one comes from prefill.
+    pub decode_tokens_total: u64,
     /// Cache blocks evicted.
     pub cache_evictions_total: u64,
     /// Steps (forward passes).
     pub steps_total: u64,
     /// Modelled time spent in steps, seconds, before the time scale.
     pub busy_seconds_total: f64,
+    /// Of all first tokens, the modelled seconds since their request came.
+    pub time_to_first_token_seconds_sum: f64,
+    /// First tokens.
+    pub time_to_first_token_seconds_count: u64,
+    /// Of all further tokens, the modelled seconds since the one before.
+    pub inter_token_latency_seconds_sum: f64,
+    /// Further tokens.
+    pub inter_token_latency_seconds_count: u64,
+}
+
+/// What requests waited for their tokens, modelled time (at time scale 0 the machine's).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Latency {
+    first: Waited,
+    next: Waited,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Waited {
+    seconds: f64,
+    count: u64,
+}
+
+impl Waited {
+    fn add(&mut self, waited: Duration) {
+        self.seconds += waited.as_secs_f64();
+        self.count += 1;
+    }
+}
+
+impl Latency {
+    /// A first token, so long after its request came.
+    pub(crate) fn first(&mut self, waited: Duration) {
+        self.first.add(waited);
+    }
+
+    /// Another token, so long after the one before.
+    pub(crate) fn next(&mut self, waited: Duration) {
+        self.next.add(waited);
+    }
+
+    pub(crate) fn add_to(self, stats: RankStats) -> RankStats {
+        RankStats {
+            time_to_first_token_seconds_sum: self.first.seconds,
+            time_to_first_token_seconds_count: self.first.count,
+            inter_token_latency_seconds_sum: self.next.seconds,
+            inter_token_latency_seconds_count: self.next.count,
+            ..stats
+        }
+    }
+}
+
+impl RankStats {
+    /// The same with nothing running, waiting or cached any more.
+    pub(crate) fn of_the_dead(self) -> Self {
+        Self {
+            alive: false,
+            requests_running: 0,
+            requests_waiting: 0,
+            cache_blocks_used: 0,
+            cache_blocks_referenced: 0,
+            kv_usage: 0.0,
+            ..self
+        }
+    }
 }
 
 /// All ranks' figures: the body of `GET /stats`.
@@ -59,7 +133,16 @@ pub struct EngineStats {
 type Read = fn(&RankStats) -> f64;
 
 /// Metric (without the common prefix), type, help, value.
-const METRICS: [(&str, &str, &str, Read); 14] = [
+const METRICS: [(&str, &str, &str, Read); 22] = [
+    ("alive", "gauge", "1: the rank's thread runs.", |s| {
+        s.alive.into()
+    }),
+    (
+        "suspended",
+        "gauge",
+        "1: the other ranks decide without it, because it did not come in time.",
+        |s| s.suspended.into(),
+    ),
     (
         "requests_running",
         "gauge",
@@ -87,6 +170,12 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
     ("cache_blocks_capacity", "gauge", "All cache blocks.", |s| {
         s.cache_blocks_capacity as f64
     }),
+    (
+        "kv_usage",
+        "gauge",
+        "The part of the cache held by running sequences, 0 to 1.",
+        |s| s.kv_usage,
+    ),
     ("requests_total", "counter", "Requests accepted.", |s| {
         s.requests_total as f64
     }),
@@ -121,6 +210,12 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
         |s| s.generation_tokens_total as f64,
     ),
     (
+        "decode_tokens_total",
+        "counter",
+        "Tokens generated other than the first of each request.",
+        |s| s.decode_tokens_total as f64,
+    ),
+    (
         "cache_evictions_total",
         "counter",
         "Cache blocks evicted.",
@@ -134,6 +229,30 @@ const METRICS: [(&str, &str, &str, Read); 14] = [
         "counter",
         "Modelled seconds spent in forward passes.",
         |s| s.busy_seconds_total,
+    ),
+    (
+        "time_to_first_token_seconds_sum",
+        "counter",
+        "Modelled seconds from a request's arrival to its first token.",
+        |s| s.time_to_first_token_seconds_sum,
+    ),
+    (
+        "time_to_first_token_seconds_count",
+        "counter",
+        "First tokens.",
+        |s| s.time_to_first_token_seconds_count as f64,
+    ),
+    (
+        "inter_token_latency_seconds_sum",
+        "counter",
+        "Modelled seconds between a request's tokens.",
+        |s| s.inter_token_latency_seconds_sum,
+    ),
+    (
+        "inter_token_latency_seconds_count",
+        "counter",
+        "Tokens after the first.",
+        |s| s.inter_token_latency_seconds_count as f64,
     ),
 ];
 

@@ -86,7 +86,9 @@ impl TokenStream {
         }
         let Some(word) = ready!(self.generation.poll_word(cx)) else {
             self.state = State::Done;
-            return Poll::Ready(Some(Err(Cut)));
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            let error = ApiError::new(status, self.generation.broken_off());
+            return Poll::Ready(Some(Ok(Answer::error_events(&error).into())));
         };
         // A stream that goes wrong has no proper end, also if the first token is the last.
         let ends_well = self.after_first == AfterFirst::Tokens;

@@ -213,10 +213,15 @@ async fn a_setting_that_cannot_be_is_refused_and_changes_nothing() {
 #[tokio::test]
 async fn the_interval_lets_a_running_stream_go_on_beside_waiting_prompts() {
     let interval = Thresholds {
-        prefill_decode_interval: 1000,
+        prefill_decode_interval: 20_000,
         ..Thresholds::default()
     };
-    let engine = Engine::start(delayed(1, interval)).await;
+    // Slow enough for the prompt to come while the stream runs.
+    let config = EngineConfig {
+        time_scale: 0.01,
+        ..delayed(1, interval)
+    };
+    let engine = Engine::start(config).await;
     let stream = long_stream(&engine, 0).await;
     traffic(&engine, 1).await;
     let stats = engine.stats().await;
@@ -226,7 +231,7 @@ async fn the_interval_lets_a_running_stream_go_on_beside_waiting_prompts() {
     );
     let tokens = stats.ranks[0].generation_tokens_total;
     assert!(
-        tokens > 1000,
+        tokens > 20_000,
         "the prompt came after {tokens} tokens of the stream"
     );
     drop(stream);

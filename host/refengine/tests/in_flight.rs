@@ -67,6 +67,7 @@ async fn a_full_queue_is_answered_with_503_and_retry_after() {
     let _running = ask().await.unwrap();
     engine.until(|s| s.ranks[1].requests_running == 1).await;
     let waiting = ask().await.unwrap();
+    engine.until(|s| s.ranks[1].requests_waiting == 1).await;
     let refused = ask().await.unwrap();
     assert_eq!(
         (
@@ -105,6 +106,7 @@ async fn without_a_wanted_rank_the_one_with_the_fewest_requests_serves() {
 async fn many_clients_at_once_all_get_their_tokens_and_every_gauge_returns_to_zero() {
     let preset = Preset {
         max_num_seqs: 4,
+        max_num_batched_tokens: 4096,
         cache_blocks: 64,
         ..Preset::default()
     };

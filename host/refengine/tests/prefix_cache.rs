@@ -66,6 +66,8 @@ async fn each_rank_has_a_cache_of_its_own() {
 async fn at_capacity_the_least_recently_used_prompt_is_evicted() {
     let preset = Preset {
         cache_blocks: 7,
+        max_num_seqs: 7,
+        max_num_batched_tokens: 7 * Preset::BLOCK_TOKENS,
         ..Preset::default()
     };
     let config = EngineConfig {

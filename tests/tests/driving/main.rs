@@ -1,8 +1,8 @@
 //! Policies drive engines: what they are granted, in ticks, and in nobody's way.
 
-mod following;
 #![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
 
+mod following;
 mod granted;
 mod measured;
 mod misbehaving;

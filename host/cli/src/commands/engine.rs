@@ -54,12 +54,21 @@ struct EngineArgs {
     /// Cache blocks of 64 tokens a rank, in place of the preset's
     #[arg(long, value_name = "BLOCKS")]
     cache_blocks: Option<usize>,
+    /// Sequences that a rank runs at once, in place of the preset's
+    #[arg(long, value_name = "SEQUENCES")]
+    max_num_seqs: Option<usize>,
+    /// Tokens of one forward pass of a rank, in place of the preset's
+    #[arg(long, value_name = "TOKENS")]
+    max_num_batched_tokens: Option<usize>,
     /// Ranks tick together, and a delayer decides when they prefill; the thresholds below are its
     #[arg(long, value_enum, value_name = "on|off", default_value = "off")]
     prefill_delayer: Switch,
     /// Ticks that belong to decode after every executed prefill
     #[arg(long, value_name = "TICKS", default_value_t = Thresholds::default().prefill_decode_interval)]
     decode_interval: u32,
+    /// How long ranks that decide together wait for one that does not come, modelled ms; 0: for ever
+    #[arg(long, value_name = "MS", default_value_t = EngineConfig::default().collective_timeout_ms)]
+    collective_timeout_ms: u64,
     #[command(flatten)]
     thresholds: delayer::ThresholdArgs,
 }
@@ -82,9 +91,10 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 
 fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
     let mut preset = Preset::named(&args.preset)?;
-    if let Some(blocks) = args.cache_blocks {
-        preset.cache_blocks = blocks;
-    }
+    preset.cache_blocks = args.cache_blocks.unwrap_or(preset.cache_blocks);
+    preset.max_num_seqs = args.max_num_seqs.unwrap_or(preset.max_num_seqs);
+    preset.max_num_batched_tokens =
+        (args.max_num_batched_tokens).unwrap_or(preset.max_num_batched_tokens);
     let budget = u32::try_from(preset.max_num_batched_tokens).unwrap_or(u32::MAX);
     let config = EngineConfig {
         prefill_delayer: args.prefill_delayer == Switch::On,
@@ -93,6 +103,7 @@ fn serve(args: &EngineArgs, as_json: bool) -> Result<ExitCode> {
         ranks: args.ranks,
         preset,
         time_scale: args.time_scale,
+        collective_timeout_ms: args.collective_timeout_ms,
         ..EngineConfig::default()
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -6,6 +6,7 @@ use std::thread;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
         .build()
         .unwrap();
     runtime.block_on(future)
@@ -23,7 +24,7 @@ fn on() -> Option<Thresholds> {
 }
 
 fn three() -> (Group, [Member; 3]) {
-    let (group, members) = Group::new(3, on());
+    let (group, members) = Group::new(3, on(), None);
     (group, members.try_into().unwrap())
 }
 
@@ -50,7 +51,7 @@ fn is_called(member: &mut Member) -> bool {
 
 #[test]
 fn every_thread_gets_the_same_sums_round_after_round() {
-    let (_group, members) = Group::new(8, on());
+    let (_group, members) = Group::new(8, on(), None);
     let threads: Vec<_> = (1..=8i64)
         .zip(members)
         .map(|(rank, mut member)| {
@@ -113,7 +114,7 @@ fn whenever_threads_die_the_survivors_decide_alike() {
         has_partial: tick.is_multiple_of(11),
         oldest_age_ms: 0.0,
     };
-    let (_group, members) = Group::new(6, on());
+    let (_group, members) = Group::new(6, on(), None);
     let threads: Vec<_> = (members.into_iter().enumerate())
         .map(|(rank, mut member)| {
             // Ranks 0 to 3 die one after the other, on their own account.
@@ -238,7 +239,7 @@ fn thresholds_change_for_all_in_the_same_round() {
 
 #[test]
 fn turned_off_and_on_at_any_moment_no_thread_hangs_and_all_see_the_same_rounds() {
-    let (group, members) = Group::new(4, None);
+    let (group, members) = Group::new(4, None, None);
     let done = Arc::new(AtomicBool::new(false));
     let rounds = Arc::new(AtomicUsize::new(0));
     let threads: Vec<_> = (1..=4i64)

@@ -62,6 +62,11 @@ impl From<Refused> for ApiError {
                 code: Some("context_length_exceeded"),
                 ..Self::new(StatusCode::BAD_REQUEST, message)
             },
+            // Without `Retry-After`: this is no overload, and waiting does not help.
+            Refused::Dead { .. } | Refused::AllDead => Self {
+                code: Some("rank_dead"),
+                ..Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+            },
             Refused::QueueFull { .. } => Self {
                 code: Some("queue_full"),
                 retry_after: Some(1),

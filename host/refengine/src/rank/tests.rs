@@ -1,18 +1,22 @@
 use super::*;
 use crate::collective::Group;
 use crate::delayer::{Cause, Thresholds};
+use crate::gate::Gate;
 use crate::preset::Preset;
-use tokio::task::AbortHandle;
+use crate::scheduler::Scheduler;
 
 /// A modelled step takes longer than any test.
 const FROZEN: f64 = 1e9;
 
-fn start(gate: crate::collective::Member, time_scale: f64) -> (RankHandle, AbortHandle) {
+fn start(member: crate::collective::Member, time_scale: f64) -> (RankHandle, Threads) {
     let decisions = Decisions::default();
     let scheduler = Scheduler::new(Preset::default());
-    let gate = Gate::new(gate, decisions.clone());
-    let (task, handle) = RankTask::new(scheduler, decisions, time_scale, 8);
-    (handle, tokio::spawn(task.run(gate)).abort_handle())
+    let gate = Gate::new(member, decisions.clone());
+    let clock = Clock::start(time_scale);
+    let (task, handle) = RankTask::new(scheduler, decisions, clock, time_scale, 8);
+    let mut threads = Threads::default();
+    threads.start(0, &handle, task, gate).unwrap();
+    (handle, threads)
 }
 
 fn submit(rank: &RankHandle, id: u64) -> mpsc::Receiver<Output> {
@@ -36,10 +40,10 @@ async fn tokens(outputs: &mut mpsc::Receiver<Output>) -> usize {
 
 #[tokio::test]
 async fn a_rank_killed_while_another_waits_for_it_fails_open_and_the_other_goes_on() {
-    let (group, members) = Group::new(2, Some(Thresholds::default()));
+    let (group, members) = Group::new(2, Some(Thresholds::default()), None);
     let [a, b] = <[_; 2]>::try_from(members).unwrap();
-    let (fast, _) = start(a, 0.0);
-    let (stuck, kill) = start(b, FROZEN);
+    let (fast, _fast) = start(a, 0.0);
+    let (stuck, _stuck) = start(b, FROZEN);
 
     let mut never = submit(&stuck, 1);
     assert!(never.recv().await.is_some(), "it is in its step");
@@ -47,7 +51,8 @@ async fn a_rank_killed_while_another_waits_for_it_fails_open_and_the_other_goes_
     while group.arrived() == 0 {
         tokio::task::yield_now().await;
     }
-    kill.abort();
+    stuck.harm(Harm::Kill, After::Now).await;
+    assert!(!stuck.is_alive());
     assert_eq!(tokens(&mut outputs).await, 3);
     assert_eq!(tokens(&mut never).await, 0, "its requests end with it");
     let decisions = fast.decisions();
@@ -65,8 +70,8 @@ async fn only_a_prefill_that_has_completed_arms_the_interval() {
         prefill_decode_interval: 2,
         ..Thresholds::default()
     };
-    let (_group, members) = Group::new(1, Some(interval));
-    let (rank, _) = start(members.into_iter().next().unwrap(), 0.0);
+    let (_group, members) = Group::new(1, Some(interval), None);
+    let (rank, _rank) = start(members.into_iter().next().unwrap(), 0.0);
     let mut first = submit(&rank, 1);
     assert_eq!(tokens(&mut first).await, 3);
     let alone = rank.decisions();
@@ -77,10 +82,10 @@ async fn only_a_prefill_that_has_completed_arms_the_interval() {
 
 #[tokio::test]
 async fn off_no_rank_decides_or_waits_for_another() {
-    let (group, members) = Group::new(2, None);
+    let (group, members) = Group::new(2, None, None);
     let [a, b] = <[_; 2]>::try_from(members).unwrap();
-    let (fast, _) = start(a, 0.0);
-    let (stuck, _) = start(b, FROZEN);
+    let (fast, _fast) = start(a, 0.0);
+    let (stuck, _stuck) = start(b, FROZEN);
     let mut never = submit(&stuck, 1);
     assert!(never.recv().await.is_some());
     assert_eq!(tokens(&mut submit(&fast, 2)).await, 3);
