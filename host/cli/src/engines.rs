@@ -3,7 +3,7 @@
 use crate::config::{Config, Driver, DriverKind, Role};
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Phase, Target};
-use pointsman_engine::{Desk, HttpDialect, HttpDriver, Library, Limits, NullDriver};
+use pointsman_engine::{Desk, HttpDialect, HttpDriver, Limits, NullDriver, Opener};
 use pointsman_runtime::{EngineFailure as Failure, Engines, Kernel, Knob};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -152,7 +152,13 @@ impl Engines for Driven {
         who: &[Phase],
         duration: Option<Duration>,
     ) -> Result<(), Failure> {
-        self.each(policy, who, |desk| desk.profile_start(duration))
+        let opener = Opener {
+            by: format!("policy {policy}"),
+            number: 0,
+        };
+        self.each(policy, who, |desk| {
+            desk.profile_start_for(opener.clone(), duration)
+        })
     }
 
     fn profile_stop(&self, policy: &str, who: &[Phase]) -> Result<(), Failure> {
@@ -196,7 +202,7 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
                 .library
                 .as_deref()
                 .context("driver.library is missing")?;
-            let library = Library::load(config.base.join(path))?;
+            let library = crate::library::load(&config.base.join(path))?;
             // One entry serves all endpoints of a pool: the driver is told which one it drives.
             let own = serde_json::to_value(&driver.config)?;
             let own = json!({ "name": name, "url": url, "config": own }).to_string();

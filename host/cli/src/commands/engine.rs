@@ -2,6 +2,8 @@
 
 mod delayer;
 mod driver;
+mod profile;
+mod try_driver;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
@@ -27,6 +29,11 @@ enum Command {
     Delayer(delayer::Args),
     /// Open an engine driver (a shared library), set knobs, and print what it says
     Driver(driver::Args),
+    /// Open a profiling window on engines, and collect what it leaves
+    Profile(profile::Args),
+    /// Load a driver and end: what other commands do first, in a process that may die of it
+    #[command(hide = true)]
+    TryDriver(try_driver::Args),
 }
 
 #[derive(clap::Args)]
@@ -71,6 +78,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Delayer(args)) => delayer::run(args, as_json),
         Some(Command::Driver(args)) => driver::run(args, as_json),
+        Some(Command::Profile(args)) => profile::run(args, as_json),
+        Some(Command::TryDriver(args)) => Ok(try_driver::run(args)),
         None => serve(&args.engine, as_json),
     }
 }
