@@ -54,14 +54,16 @@ static int32_t say(int32_t code, pointsman_message *message, const char *words) 
 }
 
 static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, pointsman_message *message) {
-  /* A real driver takes a JSON parser; this one knows {"ranks": N} and {}. */
+  /* A real driver takes a JSON parser; this one looks for "ranks": N. `pointsman serve` passes
+   * {"name": …, "url": …, "config": {"ranks": N}}, `pointsman engine driver` what it is given. */
   unsigned ranks = 1;
-  char text[64];
-  if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 64 bytes");
+  char text[1024];
+  if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 1024 bytes");
   memcpy(text, config.data, config.length);
   text[config.length] = '\0';
-  if (strcmp(text, "{}") != 0 && sscanf(text, " { \"ranks\" : %u }", &ranks) != 1)
-    return say(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N} or {}");
+  const char *wanted = strstr(text, "\"ranks\"");
+  if (wanted != NULL && sscanf(wanted, "\"ranks\" : %u", &ranks) != 1)
+    return say(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N}");
   if (ranks < 1 || ranks > MAX_RANKS) return say(POINTSMAN_INVALID, message, "ranks: wanted 1 to 64");
 
   pointsman_engine *engine = calloc(1, sizeof *engine);
@@ -135,7 +137,7 @@ static int32_t stat(pointsman_engine *engine, uint32_t rank, pointsman_bytes nam
 
 static int64_t now(void) {
   struct timespec t;
-  clock_gettime(CLOCK_REALTIME, &t);
+  timespec_get(&t, TIME_UTC);
   return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 

@@ -15,6 +15,8 @@ pub enum Tick {
     Panic,
     /// never returns
     Spin,
+    /// opens profiling windows of 20 ms
+    Profile,
 }
 
 /// Its configuration.
@@ -65,6 +67,7 @@ impl Policy for Driving {
     fn observe(&self, _: &Event) {
         match self.tick {
             Tick::Rest => {}
+            Tick::Profile => profile(),
             Tick::Panic => panic!("in a tick"),
             Tick::Spin => loop {
                 std::hint::black_box(());
@@ -72,6 +75,16 @@ impl Policy for Driving {
         }
     }
 }
+
+/// One that is open already stays.
+#[cfg(target_arch = "wasm32")]
+fn profile() {
+    use pointsman_sdk::engine::{self, Roles};
+    let _ = engine::profile_start(Roles::all(), 20);
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn profile() {}
 
 /// The reason that says what came of it.
 #[cfg(target_arch = "wasm32")]

@@ -28,6 +28,9 @@ static void close_engine(pointsman_engine *e) { (void)e; }
 
 static int32_t ranks(pointsman_engine *e, uint32_t *out, pointsman_message *message) {
   (void)e, (void)message;
+#ifdef FAULT_HANG_IN_RANKS
+  for (;;) pause();
+#endif
 #ifdef FAULT_NO_RANKS
   *out = 0;
 #else

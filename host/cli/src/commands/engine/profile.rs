@@ -90,7 +90,7 @@ fn by_host(args: &Args, remote: &Remote) -> Result<Value> {
             errors.collect::<Vec<_>>().join("; ")
         );
     };
-    if pause(args.duration, "recording")? {
+    if pause(args.duration, true)? {
         let wanted = json!({ "roles": roles });
         remote.ask(Method::POST, "profile/stop", |r| r.json(&wanted))?;
     }
@@ -159,7 +159,7 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
             errors.collect::<Vec<_>>().join("; ")
         );
     }
-    if pause(args.duration, "recording")? {
+    if pause(args.duration, true)? {
         collector.stop(choose);
     }
     let index = until_done(|| {
@@ -182,7 +182,7 @@ fn until_done(look: impl Fn() -> Result<Value>) -> Result<Value> {
         if begun.elapsed() > PATIENCE + STOP_PATIENCE {
             bail!("the traces of {} are not there yet", text(&index, "window"));
         }
-        if pause(LOOK, "collecting")? {
+        if pause(LOOK, false)? {
             bail!(
                 "given up; what of {} was written stays",
                 text(&index, "window")
@@ -191,8 +191,8 @@ fn until_done(look: impl Fn() -> Result<Value>) -> Result<Value> {
     }
 }
 
-/// Waits; true: it was told to stop.
-fn pause(duration: Duration, what: &'static str) -> Result<bool> {
+/// Waits; true: it was told to stop. `is_recording`: that is what it waits for, and says.
+fn pause(duration: Duration, is_recording: bool) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -201,7 +201,11 @@ fn pause(duration: Duration, what: &'static str) -> Result<bool> {
     if let Ok(style) = ProgressStyle::with_template("{msg} {bar:40} {elapsed}") {
         bar.set_style(style);
     }
-    bar.set_message(what);
+    bar.set_message(if is_recording {
+        "recording"
+    } else {
+        "collecting"
+    });
     let stopped = runtime.block_on(async {
         let end = tokio::time::sleep(duration);
         tokio::pin!(end);
@@ -209,11 +213,17 @@ fn pause(duration: Duration, what: &'static str) -> Result<bool> {
         tokio::pin!(stop);
         let begun = Instant::now();
         let mut tick = tokio::time::interval(Duration::from_millis(50));
+        let mut announced = !is_recording;
         loop {
             tokio::select! {
+                biased;
                 () = &mut end => return false,
                 () = &mut stop => return true,
                 _ = tick.tick() => {
+                    // Signals are heard from the line above on.
+                    if !std::mem::replace(&mut announced, true) {
+                        eprintln!("recording for {duration:?}: Ctrl-C ends it sooner");
+                    }
                     bar.set_position(u64::try_from(begun.elapsed().as_millis()).unwrap_or(0));
                 }
             }
