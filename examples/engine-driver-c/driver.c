@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { MAX_RANKS = 64, KNOBS = 2, KERNELS = 2 };
 
@@ -30,6 +31,10 @@ struct pointsman_engine {
   uint32_t chosen[MAX_RANKS];
   bool profiling;
   double windows;
+  /* The window: since when, and the last one that ended. Microseconds since the Unix epoch. */
+  int64_t began, from, until;
+  /* How often a rank's knobs were set in it. */
+  uint32_t counting[MAX_RANKS], counted[MAX_RANKS];
 };
 
 static bool is(pointsman_bytes name, const char *word) {
@@ -49,14 +54,16 @@ static int32_t say(int32_t code, pointsman_message *message, const char *words) 
 }
 
 static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, pointsman_message *message) {
-  /* A real driver takes a JSON parser; this one knows {"ranks": N} and {}. */
+  /* A real driver takes a JSON parser; this one looks for "ranks": N. `pointsman serve` passes
+   * {"name": …, "url": …, "config": {"ranks": N}}, `pointsman engine driver` what it is given. */
   unsigned ranks = 1;
-  char text[64];
-  if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 64 bytes");
+  char text[1024];
+  if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 1024 bytes");
   memcpy(text, config.data, config.length);
   text[config.length] = '\0';
-  if (strcmp(text, "{}") != 0 && sscanf(text, " { \"ranks\" : %u }", &ranks) != 1)
-    return say(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N} or {}");
+  const char *wanted = strstr(text, "\"ranks\"");
+  if (wanted != NULL && sscanf(wanted, "\"ranks\" : %u", &ranks) != 1)
+    return say(POINTSMAN_INVALID, message, "config: wanted {\"ranks\": N}");
   if (ranks < 1 || ranks > MAX_RANKS) return say(POINTSMAN_INVALID, message, "ranks: wanted 1 to 64");
 
   pointsman_engine *engine = calloc(1, sizeof *engine);
@@ -113,8 +120,10 @@ static int32_t knob_set(pointsman_engine *engine, uint32_t rank, pointsman_bytes
              (long long)SETTINGS[knob].low, (long long)SETTINGS[knob].high, (long long)value);
     return say(POINTSMAN_INVALID, message, words);
   }
-  for (uint32_t r = all ? 0 : rank; r < (all ? engine->ranks : rank + 1); r++)
+  for (uint32_t r = all ? 0 : rank; r < (all ? engine->ranks : rank + 1); r++) {
     engine->knobs[r][knob] = value;
+    engine->counting[r] += engine->profiling;
+  }
   return POINTSMAN_OK;
 }
 
@@ -126,9 +135,17 @@ static int32_t stat(pointsman_engine *engine, uint32_t rank, pointsman_bytes nam
   return POINTSMAN_OK;
 }
 
+static int64_t now(void) {
+  struct timespec t;
+  timespec_get(&t, TIME_UTC);
+  return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 static int32_t profile_start(pointsman_engine *engine, pointsman_message *message) {
   if (engine->profiling) return say(POINTSMAN_UNAVAILABLE, message, "a window is open already");
   engine->profiling = true;
+  engine->began = now();
+  memset(engine->counting, 0, sizeof engine->counting);
   return POINTSMAN_OK;
 }
 
@@ -136,7 +153,34 @@ static int32_t profile_stop(pointsman_engine *engine, pointsman_message *message
   if (!engine->profiling) return say(POINTSMAN_UNAVAILABLE, message, "no window is open");
   engine->profiling = false;
   engine->windows += 1;
-  return say(POINTSMAN_OK, message, "/traces/example.json");
+  engine->from = engine->began;
+  engine->until = now();
+  memcpy(engine->counted, engine->counting, sizeof engine->counted);
+  char words[64];
+  snprintf(words, sizeof words, "{\"duration_us\": %lld}", (long long)(engine->until - engine->from));
+  return say(POINTSMAN_OK, message, words);
+}
+
+/* A rank's trace: one slice as long as the window, and what is counted. Yours would be the scheduler's own
+ * record of its steps, kept from `profile_stop` on, and copied from here. */
+static int32_t profile_read(pointsman_engine *engine, uint32_t rank, uint64_t offset, char *buffer,
+                            size_t capacity, size_t *length, pointsman_message *message) {
+  (void)message;
+  if (rank >= engine->ranks || engine->windows == 0) return POINTSMAN_UNKNOWN;
+  char trace[512];
+  int all = snprintf(
+      trace, sizeof trace,
+      "{\"traceEvents\": [\n"
+      "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": %u, \"args\": {\"name\": \"rank %u\"}},\n"
+      "{\"ph\": \"X\", \"name\": \"window\", \"pid\": 1, \"tid\": %u, \"ts\": %lld, \"dur\": %lld},\n"
+      "{\"ph\": \"C\", \"name\": \"knobs set\", \"pid\": 1, \"tid\": %u, \"ts\": %lld, \"args\": {\"knobs\": %u}}\n"
+      "]}\n",
+      rank, rank, rank, (long long)engine->from, (long long)(engine->until - engine->from), rank,
+      (long long)engine->until, engine->counted[rank]);
+  size_t rest = offset < (uint64_t)all ? (size_t)((uint64_t)all - offset) : 0;
+  *length = rest < capacity ? rest : capacity;
+  memcpy(buffer, trace + (all - rest), *length);
+  return POINTSMAN_OK;
 }
 
 static int32_t kernels(pointsman_engine *engine, uint32_t rank, pointsman_bytes operation,
@@ -180,6 +224,7 @@ const pointsman_engine_v1_table *pointsman_engine_v1(void) {
       .profile_stop = profile_stop,
       .kernels = kernels,
       .kernel_choose = kernel_choose,
+      .profile_read = profile_read,
   };
   return &table;
 }

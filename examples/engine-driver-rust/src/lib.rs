@@ -3,18 +3,29 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use pointsman_engine::{Driver, Failure, Knob, Open, export_driver};
 
 /// One engine, of one rank.
-pub struct Folder(PathBuf);
+pub struct Folder {
+    path: PathBuf,
+    /// What was set in the profiling window that is open: when, which, to what.
+    window: Option<Vec<(u64, String, i64)>>,
+    /// The trace of the one before it.
+    trace: Option<Vec<u8>>,
+}
 
 impl Open for Folder {
     /// `config` is the folder, as a JSON string.
     fn open(config: &str) -> Result<Self, Failure> {
         let folder = PathBuf::from(config.trim().trim_matches('"'));
         if folder.is_dir() {
-            Ok(Folder(folder))
+            Ok(Folder {
+                path: folder,
+                window: None,
+                trace: None,
+            })
         } else {
             Err(Failure::Unavailable(format!(
                 "config: wanted a folder, found {config}"
@@ -26,7 +37,7 @@ impl Open for Folder {
 impl Folder {
     fn read(&self, name: &str) -> Result<i64, Failure> {
         // A name is a name, not a path.
-        let file = self.0.join(name.replace(['/', '\\'], "_"));
+        let file = self.path.join(name.replace(['/', '\\'], "_"));
         let text = fs::read_to_string(file).map_err(|_| Failure::Unknown)?;
         let wrong = |e| Failure::Unavailable(format!("{name}: {e}"));
         text.trim().parse().map_err(wrong)
@@ -50,7 +61,7 @@ impl Driver for Folder {
         only(rank)?;
         let failed = |e: std::io::Error| Failure::Unavailable(e.to_string());
         let mut knobs = Vec::new();
-        for entry in fs::read_dir(&self.0).map_err(failed)? {
+        for entry in fs::read_dir(&self.path).map_err(failed)? {
             let name = entry
                 .map_err(failed)?
                 .file_name()
@@ -83,14 +94,57 @@ impl Driver for Folder {
                 "{name}: wanted at least 0, found {value}"
             )));
         }
-        let written = fs::write(self.0.join(name), value.to_string());
-        written.map_err(|e| Failure::Unavailable(e.to_string()))
+        let written = fs::write(self.path.join(name), value.to_string());
+        written.map_err(|e| Failure::Unavailable(e.to_string()))?;
+        if let Some(window) = self.window.as_mut().filter(|window| window.len() < MAX_EVENTS) {
+            window.push((now(), name.to_owned(), value));
+        }
+        Ok(())
     }
 
     fn stat(&mut self, rank: u32, name: &str) -> Result<f64, Failure> {
         only(rank)?;
         Ok(self.read(name)? as f64)
     }
+
+    fn profile_start(&mut self) -> Result<(), Failure> {
+        self.window = Some(Vec::new());
+        Ok(())
+    }
+
+    fn profile_stop(&mut self) -> Result<String, Failure> {
+        let window = self.window.take();
+        let window = window.ok_or_else(|| Failure::Unavailable("no window is open".to_owned()))?;
+        self.trace = Some(trace(&window));
+        Ok(format!("{{\"settings\": {}}}", window.len()))
+    }
+
+    fn profile_trace(&mut self, rank: u32) -> Result<Vec<u8>, Failure> {
+        only(rank)?;
+        self.trace.clone().ok_or(Failure::Unknown)
+    }
+}
+
+/// Of a window.
+const MAX_EVENTS: usize = 100_000;
+
+/// Microseconds since the Unix epoch, as in every engine's trace.
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.map_or(0, |now| now.as_micros() as u64)
+}
+
+/// In the Chrome trace event format: a counter for each setting.
+fn trace(window: &[(u64, String, i64)]) -> Vec<u8> {
+    let events = window.iter().map(|(at, name, value)| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        let name = name.replace(|c| !plain(c), "_");
+        format!(
+            r#"{{"ph": "C", "name": "{name}", "pid": 1, "tid": 0, "ts": {at}, "args": {{"value": {value}}}}}"#
+        )
+    });
+    let events: Vec<String> = events.collect();
+    format!("{{\"traceEvents\": [\n{}\n]}}\n", events.join(",\n")).into_bytes()
 }
 
 export_driver!(Folder);
@@ -106,7 +160,12 @@ mod tests {
         fs::write(folder.join("max_queue_ms"), "5000\n").unwrap();
         let mut engine = Folder::open(folder.to_str().unwrap()).unwrap();
         assert_eq!(engine.knob_get(0, "max_queue_ms"), Ok(5000));
+        assert!(engine.profile_stop().is_err());
+        engine.profile_start().unwrap();
         engine.knob_set(None, "max_queue_ms", 100).unwrap();
+        assert_eq!(engine.profile_stop(), Ok("{\"settings\": 1}".to_owned()));
+        let trace = String::from_utf8(engine.profile_trace(0).unwrap()).unwrap();
+        assert!(trace.contains(r#""name": "max_queue_ms""#) && trace.contains(r#"{"value": 100}"#));
         assert_eq!(engine.knobs(0).unwrap()[0].value, 100);
         assert_eq!(engine.knob_get(1, "max_queue_ms"), Err(Failure::Unknown));
         assert_eq!(engine.knob_set(None, "other", 1), Err(Failure::Unknown));

@@ -14,8 +14,10 @@ mod config;
 mod demo;
 mod engines;
 mod envoy;
+mod library;
 mod native;
 mod policies;
+mod profiling;
 mod scenario;
 mod simulated;
 

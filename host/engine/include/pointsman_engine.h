@@ -38,6 +38,9 @@ extern "C" {
 /* The most bytes of a name, a unit, a kernel's name. */
 #define POINTSMAN_NAME_BYTES 256
 
+/* The most bytes of a rank's trace; of a longer one nothing is kept. */
+#define POINTSMAN_TRACE_BYTES (64u << 20)
+
 typedef enum pointsman_code {
   POINTSMAN_OK = 0,
   /* No such knob, number, operation, kernel or rank. */
@@ -113,9 +116,10 @@ typedef struct pointsman_engine_v1_table {
 
   /* --- May be null: then they are answered with POINTSMAN_UNKNOWN. --- */
 
-  /* A profiling window begins. The host ends it, also one with a duration. */
+  /* A profiling window begins. The host ends it, also one with a duration. What `profile_read` gave of
+   * the window before may be dropped. */
   int32_t (*profile_start)(pointsman_engine *engine, pointsman_message *message);
-  /* It ends. With POINTSMAN_OK, `message` may say where the trace is. */
+  /* It ends. With POINTSMAN_OK, `message` may say what there is to say: a summary, where the trace is. */
   int32_t (*profile_stop)(pointsman_engine *engine, pointsman_message *message);
   /* As `knobs`, for the ways to compute `operation`. */
   int32_t (*kernels)(pointsman_engine *engine, uint32_t rank, pointsman_bytes operation,
@@ -125,6 +129,16 @@ typedef struct pointsman_engine_v1_table {
   int32_t (*kernel_choose)(pointsman_engine *engine, uint32_t rank, pointsman_bytes operation,
                            pointsman_bytes name, uint32_t low_m, uint32_t high_m,
                            pointsman_message *message);
+  /* The trace of a rank, of the last window that ended, piece by piece: JSON in the Chrome trace event
+   * format, an object with `traceEvents`, its `ts` microseconds since the Unix epoch, so that engines'
+   * traces line up. Copies at most `capacity` bytes that begin `offset` bytes into it to `buffer`, which
+   * is the host's, and sets `*length` to how many; 0: there are no more. The host begins at 0 and goes on
+   * where the last piece ended, rank by rank, other calls in between; it may also stop half-way. The
+   * trace stays as it is until the next `profile_start` or `close`. More than `capacity`, or more than
+   * POINTSMAN_TRACE_BYTES in all, makes the trace invalid. POINTSMAN_UNKNOWN: no such rank, no window
+   * yet, or traces stay where the engine writes them. */
+  int32_t (*profile_read)(pointsman_engine *engine, uint32_t rank, uint64_t offset, char *buffer,
+                          size_t capacity, size_t *length, pointsman_message *message);
 } pointsman_engine_v1_table;
 
 /* What a driver exports. May be called on any thread, before anything else; returns the same table each

@@ -10,6 +10,7 @@ pub const VERSION: u32 = 1;
 pub const SYMBOL: &str = "pointsman_engine_v1";
 pub const ALL_RANKS: u32 = u32::MAX;
 pub const NAME_BYTES: usize = 256;
+pub const TRACE_BYTES: u64 = 64 << 20;
 
 pub const OK: i32 = 0;
 pub const UNKNOWN: i32 = 1;
@@ -125,6 +126,17 @@ pub struct Table {
     pub profile_stop: Option<Profile>,
     pub kernels: Option<Kernels>,
     pub kernel_choose: Option<KernelChoose>,
+    pub profile_read: Option<ProfileRead>,
 }
+
+pub type ProfileRead = unsafe extern "C" fn(
+    *mut Engine,
+    u32,
+    u64,
+    *mut c_char,
+    usize,
+    *mut usize,
+    *mut Message,
+) -> i32;
 
 pub type EntryPoint = unsafe extern "C" fn() -> *const Table;

@@ -1,14 +1,15 @@
 //! Where calls to a driver are handed in: a thread of the driver's own, and a deadline.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+mod worker;
 
-use crate::driver::{Driver, Failure, Kernel, Knob};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::driver::{Deployment, Driver, Failure, Kernel, Knob};
+use worker::Worker;
 
 /// How long callers wait, and how many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,24 +33,90 @@ impl Default for Limits {
 ///
 /// The driver is opened by the first call. A call that overruns its deadline is given up; until the
 /// driver is back from it, others are refused at once. A driver that panics is dropped, and opened
-/// anew by the next call. The thread ends when the desk is dropped, or with the call that is stuck.
-#[derive(Debug)]
+/// anew by the next call. The thread ends when the desk and all its clones are dropped, or with the call
+/// that is stuck.
+#[derive(Clone)]
 pub struct Desk {
     jobs: SyncSender<Job>,
     limits: Limits,
     /// When the call was handed in that the driver is in.
     busy_since: Arc<Mutex<Option<Instant>>>,
     profile: Arc<Mutex<Profile>>,
+    listener: Arc<OnceLock<Listener>>,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Desk")
+            .field("limits", &self.limits)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Who opens a profiling window. What one opener opens under one number on several engines is one window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Opener {
+    /// For people: `policy NAME`, an operator's address.
+    pub by: String,
+    /// 0: none was given; then windows of one opener that overlap are one.
+    pub number: u64,
 }
 
 /// The profiling window of an engine, and the one before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// One is open.
-    pub open: bool,
-    /// What the driver said when the last one ended: where the trace is, or the trace itself.
+    /// The one that is open.
+    pub open: Option<OpenWindow>,
+    /// The traces of the last one are still to be collected; until then none is opened, because an
+    /// engine may keep them no longer.
+    pub collecting: bool,
+    /// What the driver said when the last one ended: where the trace is, or a summary.
     pub last: Option<Result<String, Failure>>,
 }
+
+impl Profile {
+    /// Whether a window may be opened now.
+    fn may_open(&self) -> Result<(), Failure> {
+        if let Some(open) = &self.open {
+            let by = match open.opener.by.as_str() {
+                "" => String::new(),
+                by => format!(" by {by}"),
+            };
+            let why = format!("a window is open already{by}: stop it first");
+            return Err(Failure::Unavailable(why));
+        }
+        if self.collecting {
+            let why = "the traces of the last window are still being collected: try again";
+            return Err(Failure::unavailable(why));
+        }
+        Ok(())
+    }
+}
+
+/// A window that is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenWindow {
+    /// Who opened it.
+    pub opener: Opener,
+    /// When.
+    pub started: SystemTime,
+}
+
+/// A window that has ended, however it came to that.
+#[derive(Debug, Clone)]
+pub struct Ended {
+    /// Who opened it.
+    pub opener: Opener,
+    /// When it began.
+    pub started: SystemTime,
+    /// How long it was open, its end included.
+    pub lasted: Duration,
+    /// See [`Profile::last`].
+    pub said: Result<String, Failure>,
+}
+
+/// Hears of windows that end, on the driver's thread; must not wait for the driver.
+pub(crate) type Listener = Box<dyn Fn(Ended) + Send + Sync>;
 
 /// When it was handed in, and what to do.
 type Job = (Instant, Box<dyn FnOnce(&mut Worker) + Send>);
@@ -65,6 +132,8 @@ impl Desk {
         let busy = busy_since.clone();
         let profile = Arc::new(Mutex::new(Profile::default()));
         let of_worker = profile.clone();
+        let listener = Arc::new(OnceLock::new());
+        let its_listener = listener.clone();
         let run = move || {
             let open = Box::new(move || open().map(|driver| Box::new(driver) as Box<dyn Driver>));
             Worker {
@@ -72,6 +141,7 @@ impl Desk {
                 driver: None,
                 window: None,
                 profile: of_worker,
+                listener: its_listener,
             }
             .run(&receiver, &busy);
         };
@@ -87,7 +157,25 @@ impl Desk {
             limits,
             busy_since,
             profile,
+            listener,
         }
+    }
+
+    /// Whoever collects windows hears of each one that ends; the first one who asks. From then on
+    /// [`Desk::profile_collected`] is owed for each.
+    pub(crate) fn on_window_end(&self, listener: Listener) {
+        let _ = self.listener.set(listener);
+    }
+
+    /// Whether somebody listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.listener.get().is_some()
+    }
+
+    /// The traces of the last window were fetched, or never will be.
+    pub(crate) fn profile_collected(&self) {
+        let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
+        profile.collecting = false;
     }
 
     /// How many ranks there are.
@@ -139,13 +227,21 @@ impl Desk {
     /// # Errors
     /// See [`Desk::ranks`].
     pub fn profile_start(&self, duration: Option<Duration>) -> Result<(), Failure> {
-        self.call(move |worker| {
-            worker.driver()?.profile_start()?;
-            let end = duration.map(|duration| Instant::now().checked_add(duration));
-            worker.window = Some(end.flatten());
-            worker.profile().open = true;
-            Ok(())
-        })
+        self.profile_start_for(Opener::default(), duration)
+    }
+
+    /// The same, for somebody.
+    ///
+    /// # Errors
+    /// See [`Desk::ranks`].
+    pub fn profile_start_for(
+        &self,
+        opener: Opener,
+        duration: Option<Duration>,
+    ) -> Result<(), Failure> {
+        // Said at once: the driver's thread may be busy with a trace.
+        self.profile().may_open()?;
+        self.call(move |worker| worker.profile_start(opener, duration))
     }
 
     /// It ends; what [`Profile::last`] says.
@@ -154,6 +250,30 @@ impl Desk {
     /// See [`Desk::ranks`].
     pub fn profile_stop(&self) -> Result<String, Failure> {
         self.call(Worker::profile_stop)
+    }
+
+    /// The same for one who has time: engines write their traces before they answer.
+    ///
+    /// # Errors
+    /// See [`Desk::ranks`].
+    pub fn profile_stop_within(&self, patience: Duration) -> Result<String, Failure> {
+        self.call_within(patience, Worker::profile_stop)
+    }
+
+    /// See [`Driver::profile_trace`]. Whoever fetches one has time.
+    ///
+    /// # Errors
+    /// See [`Desk::ranks`].
+    pub fn profile_trace(&self, rank: u32, patience: Duration) -> Result<Vec<u8>, Failure> {
+        self.call_within(patience, move |worker| worker.driver()?.profile_trace(rank))
+    }
+
+    /// See [`Driver::deployment`].
+    ///
+    /// # Errors
+    /// See [`Desk::ranks`].
+    pub fn deployment(&self) -> Result<Deployment, Failure> {
+        self.call(|worker| worker.driver()?.deployment())
     }
 
     /// Whether a window is open, and what became of the last one; waits for nothing.
@@ -197,7 +317,14 @@ impl Desk {
         &self,
         call: impl FnOnce(&mut Worker) -> Result<R, Failure> + Send + 'static,
     ) -> Result<R, Failure> {
-        let deadline = self.limits.deadline;
+        self.call_within(self.limits.deadline, call)
+    }
+
+    fn call_within<R: Send + 'static>(
+        &self,
+        deadline: Duration,
+        call: impl FnOnce(&mut Worker) -> Result<R, Failure> + Send + 'static,
+    ) -> Result<R, Failure> {
         let busy = *self
             .busy_since
             .lock()
@@ -235,96 +362,4 @@ impl Desk {
             })
         })
     }
-}
-
-/// The thread's own side.
-struct Worker {
-    open: Box<dyn FnMut() -> Result<Box<dyn Driver>, Failure>>,
-    driver: Option<Box<dyn Driver>>,
-    /// A profiling window is open; until then, or until it is stopped.
-    window: Option<Option<Instant>>,
-    profile: Arc<Mutex<Profile>>,
-}
-
-impl Worker {
-    fn run(mut self, jobs: &Receiver<Job>, busy: &Mutex<Option<Instant>>) {
-        let set = |since| *busy.lock().unwrap_or_else(PoisonError::into_inner) = since;
-        loop {
-            let (since, job): Job = match self.next(jobs) {
-                Ok(job) => job,
-                Err(RecvTimeoutError::Timeout) => (Instant::now(), Box::new(end_window)),
-                Err(RecvTimeoutError::Disconnected) => break,
-            };
-            set(Some(since));
-            self.perform(job);
-            set(None);
-        }
-        if self.window.is_some() {
-            self.perform(end_window);
-        }
-        self.close();
-    }
-
-    /// The next job, or that the window is over.
-    fn next(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
-        match self.window {
-            Some(Some(end)) => jobs.recv_timeout(end.saturating_duration_since(Instant::now())),
-            _ => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-        }
-    }
-
-    fn perform(&mut self, job: impl FnOnce(&mut Self)) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(self))) {
-            tracing::error!("an engine's driver panicked: {}", words(panic.as_ref()));
-            self.window = None;
-            let panicked = Failure::unavailable("the driver panicked");
-            let mut profile = self.profile();
-            if std::mem::take(&mut profile.open) {
-                profile.last = Some(Err(panicked));
-            }
-            drop(profile);
-            self.close();
-        }
-    }
-
-    fn close(&mut self) {
-        let driver = self.driver.take();
-        if catch_unwind(AssertUnwindSafe(|| drop(driver))).is_err() {
-            tracing::error!("an engine's driver panicked while it was closed");
-        }
-    }
-
-    fn driver(&mut self) -> Result<&mut dyn Driver, Failure> {
-        let driver = match self.driver.take() {
-            Some(driver) => driver,
-            None => (self.open)()?,
-        };
-        Ok(&mut **self.driver.insert(driver))
-    }
-
-    fn profile_stop(&mut self) -> Result<String, Failure> {
-        self.window = None;
-        let said = self.driver().and_then(|driver| driver.profile_stop());
-        *self.profile() = Profile {
-            open: false,
-            last: Some(said.clone()),
-        };
-        said
-    }
-
-    fn profile(&self) -> MutexGuard<'_, Profile> {
-        self.profile.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn end_window(worker: &mut Worker) {
-    if let Err(error) = worker.profile_stop() {
-        tracing::warn!(%error, "a profiling window did not end");
-    }
-}
-
-fn words(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no words")
 }

@@ -32,6 +32,26 @@ pub struct Kernel {
     pub nanoseconds: Option<u64>,
 }
 
+/// The longest trace of a rank, bytes: about 500,000 events.
+pub const TRACE_BYTES: usize = 64 << 20;
+
+/// What an engine was started with, as far as it is known. Numbers are of one data-parallel rank.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deployment {
+    /// Tokens of one forward pass, at most.
+    pub max_num_batched_tokens: Option<u64>,
+    /// Sequences that run at one time, at most.
+    pub max_num_seqs: Option<u64>,
+    /// Draft tokens that a sequence proposes in a step (K).
+    pub num_speculative_tokens: Option<u64>,
+    /// Ranks over which one sequence's cache is spread while it decodes; 1: not.
+    pub decode_context_parallel_size: Option<u64>,
+    /// Ranks of tensor parallelism.
+    pub tensor_parallel_size: Option<u64>,
+    /// Ranks of data parallelism, which the host routes to.
+    pub data_parallel_size: Option<u64>,
+}
+
 /// Why a call did nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -73,8 +93,17 @@ pub trait Driver {
     fn profile_start(&mut self) -> Result<(), Failure> {
         Err(Failure::Unknown)
     }
-    /// It ends; what there is to say of it: where the trace is, or the trace itself.
+    /// It ends; what there is to say of it: a summary, or where the trace is.
     fn profile_stop(&mut self) -> Result<String, Failure> {
+        Err(Failure::Unknown)
+    }
+    /// What a rank did in the last window that ended, in the Chrome trace event format, of at most
+    /// [`TRACE_BYTES`]. Unknown: traces stay where the engine writes them.
+    fn profile_trace(&mut self, _rank: u32) -> Result<Vec<u8>, Failure> {
+        Err(Failure::Unknown)
+    }
+    /// What the engine was started with, as far as it says.
+    fn deployment(&mut self) -> Result<Deployment, Failure> {
         Err(Failure::Unknown)
     }
     /// The ways to compute an operation.

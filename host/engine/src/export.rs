@@ -26,6 +26,7 @@
 //!
 //! A panic ends the call with an error; the driver goes on with the next one.
 
+use std::ffi::c_char;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::null_mut;
 
@@ -72,6 +73,7 @@ pub const fn table<D: Open>() -> abi::Table {
         profile_stop: Some(profile_stop::<D>),
         kernels: Some(kernels::<D>),
         kernel_choose: Some(kernel_choose::<D>),
+        profile_read: Some(profile_read::<D>),
     }
 }
 
@@ -81,6 +83,8 @@ struct Handle<D> {
     /// What the last answer points to.
     knobs: Vec<Knob>,
     kernels: Vec<Kernel>,
+    /// The trace that is being read, and of which rank; not kept when it was read to its end.
+    trace: Option<(u32, Vec<u8>)>,
 }
 
 // SAFETY of all functions below: the host calls them as the header says, with handles from `open`
@@ -97,6 +101,7 @@ unsafe extern "C" fn open<D: Open>(
             driver,
             knobs: Vec::new(),
             kernels: Vec::new(),
+            trace: None,
         };
         unsafe { out.write(Box::into_raw(Box::new(handle)).cast()) };
         Ok(())
@@ -245,6 +250,35 @@ unsafe extern "C" fn kernel_choose<D: Open>(
     guard(message, || unsafe {
         let driver = &mut handle::<D>(engine).driver;
         driver.kernel_choose(one(rank), text(operation)?, text(name)?, (low_m, high_m))
+    })
+}
+
+unsafe extern "C" fn profile_read<D: Open>(
+    engine: *mut abi::Engine,
+    rank: u32,
+    offset: u64,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+    message: *mut abi::Message,
+) -> i32 {
+    guard(message, || {
+        let handle = unsafe { handle::<D>(engine) };
+        let trace = match handle.trace.take() {
+            Some((of, trace)) if of == rank && offset > 0 => trace,
+            _ => handle.driver.profile_trace(rank)?,
+        };
+        let from = usize::try_from(offset).unwrap_or(usize::MAX);
+        let rest = trace.get(from..).unwrap_or_default();
+        let piece = rest.len().min(capacity);
+        unsafe {
+            buffer.copy_from_nonoverlapping(rest.as_ptr().cast(), piece);
+            length.write(piece);
+        }
+        if piece > 0 {
+            handle.trace = Some((rank, trace));
+        }
+        Ok(())
     })
 }
 

@@ -1,12 +1,14 @@
 //! Engines' own admin endpoints: server information, state, profiling, metrics.
 
+mod reported;
+
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode, Url};
 use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::driver::{Driver, Failure, Knob};
+use crate::driver::{Deployment, Driver, Failure, Knob, TRACE_BYTES};
 use crate::reference;
 
 /// Of an answer, bytes; a page of metrics of 1,024 ranks fits.
@@ -67,18 +69,23 @@ impl HttpDriver {
     }
 
     fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Failure> {
-        self.call_within(PATIENCE, method, path, body)
+        self.call_within((PATIENCE, ANSWER_BYTES), method, path, body)
     }
 
     fn call_within(
         &self,
-        patience: Duration,
+        (patience, most): (Duration, usize),
         method: Method,
         path: &str,
         body: Option<&Value>,
     ) -> Result<Vec<u8>, Failure> {
         let mut url = self.base.clone();
+        let (path, query) = match path.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (path, None),
+        };
         url.set_path(&format!("{}{path}", self.base.path().trim_end_matches('/')));
+        url.set_query(query);
         let what = format!("{method} {url}");
         let mut request = self.client.request(method, url).timeout(patience);
         if let Some(body) = body {
@@ -89,8 +96,8 @@ impl HttpDriver {
             let status = response.status();
             let mut body = Vec::new();
             while let Some(chunk) = response.chunk().await.map_err(|e| no_answer(&what, &e))? {
-                if body.len() + chunk.len() > ANSWER_BYTES {
-                    let why = format!("{what}: the answer has more than {ANSWER_BYTES} bytes");
+                if body.len() + chunk.len() > most {
+                    let why = format!("{what}: the answer has more than {most} bytes");
                     return Err(Failure::Unavailable(why));
                 }
                 body.extend_from_slice(&chunk);
@@ -200,9 +207,28 @@ impl Driver for HttpDriver {
     }
 
     fn profile_stop(&mut self) -> Result<String, Failure> {
-        let mut said = self.call_within(PROFILE_PATIENCE, Method::POST, "/stop_profile", None)?;
+        let bounds = (PROFILE_PATIENCE, ANSWER_BYTES);
+        let mut said = self.call_within(bounds, Method::POST, "/stop_profile", None)?;
         said.truncate(PROFILE_BYTES);
         Ok(String::from_utf8_lossy(&said).into_owned())
+    }
+
+    fn profile_trace(&mut self, rank: u32) -> Result<Vec<u8>, Failure> {
+        if self.dialect != HttpDialect::Reference {
+            // SGLang, vLLM and ATOM write to a disk of their own, and hand nothing out.
+            return Err(Failure::Unknown);
+        }
+        let bounds = (PROFILE_PATIENCE, TRACE_BYTES);
+        let path = format!("/profile/trace?rank={rank}");
+        self.call_within(bounds, Method::GET, &path, None)
+    }
+
+    fn deployment(&mut self) -> Result<Deployment, Failure> {
+        match self.dialect {
+            HttpDialect::Reference => Ok(reported::reference(&self.info()?)),
+            HttpDialect::Sglang => Ok(reported::sglang(&self.info()?)),
+            HttpDialect::Vllm => Err(Failure::Unknown),
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub mod abi;
 mod driver;
 mod export;
 
-pub use driver::{Driver, Failure, Kernel, Knob};
+pub use driver::{Deployment, Driver, Failure, Kernel, Knob, TRACE_BYTES};
 pub use export::{Open, table};
 
 #[cfg(feature = "host")]
@@ -42,10 +42,13 @@ mod null;
 pub mod reference;
 
 #[cfg(feature = "host")]
-pub use desk::{Desk, Limits, Profile};
+pub mod windows;
+
+#[cfg(feature = "host")]
+pub use desk::{Desk, Ended, Limits, OpenWindow, Opener, Profile};
 #[cfg(feature = "host")]
 pub use http::{HttpDialect, HttpDriver};
 #[cfg(feature = "host")]
-pub use library::{Library, LoadError};
+pub use library::{FileError, Library, LoadError};
 #[cfg(feature = "host")]
 pub use null::NullDriver;

@@ -3,6 +3,7 @@
 //! What a driver can get wrong in a way that can be seen (versions, lengths, codes, text) is an
 //! error here. What cannot be seen (a pointer into nowhere) is the driver's bug in our process.
 
+mod file;
 mod opened;
 
 use std::mem::{offset_of, size_of};
@@ -12,11 +13,20 @@ use std::sync::Arc;
 
 use crate::abi;
 use crate::driver::{Driver, Failure};
+pub use file::FileError;
 use opened::{Opened, bytes, check};
 
 /// Why a library is no driver. To blame: the driver, or the path.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// The file is none that the system's loader could be trusted with: that would end the process.
+    #[error("cannot load {path}: {source}")]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: FileError,
+    },
     /// The system's loader refuses.
     #[error("cannot load {path}: {source}")]
     Load {
@@ -97,6 +107,7 @@ struct Functions {
     profile_stop: Option<abi::Profile>,
     kernels: Option<abi::Kernels>,
     kernel_choose: Option<abi::KernelChoose>,
+    profile_read: Option<abi::ProfileRead>,
 }
 
 impl Library {
@@ -109,6 +120,10 @@ impl Library {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, LoadError> {
         let path = path.as_ref();
         let name = path.to_owned();
+        file::check(path).map_err(|source| LoadError::File {
+            path: name.clone(),
+            source,
+        })?;
         // SAFETY: initialisers of the library run. That is what loading a driver means; whoever
         // names the file answers for it.
         let library = unsafe { libloading::Library::new(Path::new(".").join(path)) };
@@ -216,6 +231,7 @@ impl Functions {
             profile_stop: table.profile_stop,
             kernels: table.kernels,
             kernel_choose: table.kernel_choose,
+            profile_read: table.profile_read,
         })
     }
 }

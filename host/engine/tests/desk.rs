@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use pointsman_engine::{Desk, Driver, Failure, Knob, Limits, NullDriver, Profile};
+use pointsman_engine::{Desk, Driver, Failure, Knob, Limits, NullDriver, Opener, Profile};
 
 const PATIENT: Limits = Limits {
     deadline: Duration::from_secs(60),
@@ -181,18 +181,24 @@ fn a_profiling_window_ends_by_itself_when_it_is_stopped_and_with_the_desk() {
         .unwrap();
     let next = || rig.log.recv().unwrap();
     assert_eq!([next(), next(), next()], ["open", "start", "stop"]);
-    rig.desk.profile_start(Some(Duration::MAX)).unwrap();
-    let open = Profile {
-        open: true,
-        last: Some(Ok("/trace".into())),
+    let me = Opener {
+        by: "me".into(),
+        number: 1,
     };
+    rig.desk
+        .profile_start_for(me.clone(), Some(Duration::MAX))
+        .unwrap();
+    let profile = rig.desk.profile();
+    assert_eq!(profile.open.map(|open| open.opener), Some(me));
     assert_eq!(
-        rig.desk.profile(),
-        open,
+        profile.last,
+        Some(Ok("/trace".into())),
         "the one that ended by itself has left its trace"
     );
+    let second = why(rig.desk.profile_start(None));
+    assert_eq!(second, "a window is open already by me: stop it first");
     assert_eq!(rig.desk.profile_stop(), Ok("/trace".into()));
-    assert!(!rig.desk.profile().open);
+    assert_eq!(rig.desk.profile().open, None);
     assert_eq!([next(), next()], ["start", "stop"]);
     rig.desk.profile_start(None).unwrap();
     why(rig.desk.knob_get(0, "panic"));
@@ -202,8 +208,8 @@ fn a_profiling_window_ends_by_itself_when_it_is_stopped_and_with_the_desk() {
     assert_eq!(
         rig.desk.profile(),
         Profile {
-            open: false,
-            last: lost
+            last: lost,
+            ..Profile::default()
         }
     );
     rig.desk.profile_start(None).unwrap();

@@ -63,6 +63,15 @@ impl Driver for Mine {
         Ok("there".into())
     }
 
+    fn profile_trace(&mut self, rank: u32) -> Result<Vec<u8>, Failure> {
+        match rank {
+            0 => Ok(vec![b'x'; 3 << 20]),
+            1 => Ok(b"short".to_vec()),
+            2 => panic!("on purpose"),
+            _ => Err(Failure::Unknown),
+        }
+    }
+
     fn kernels(&mut self, _rank: u32, operation: &str) -> Result<Vec<Kernel>, Failure> {
         Ok(vec![Kernel {
             name: operation.into(),
@@ -121,6 +130,13 @@ fn what_is_said_on_one_side_is_heard_on_the_other() {
     assert_eq!(mine.stat(0, "2.5"), Ok(2.5));
     assert_eq!(mine.profile_start(), Err(Failure::Unknown));
     assert_eq!(mine.profile_stop(), Ok("there".into()));
+    assert_eq!(mine.profile_trace(0), Ok(vec![b'x'; 3 << 20]));
+    assert_eq!(mine.profile_trace(1), Ok(b"short".to_vec()));
+    assert!(matches!(
+        mine.profile_trace(2),
+        Err(Failure::Unavailable(_))
+    ));
+    assert_eq!(mine.profile_trace(3), Err(Failure::Unknown));
     let kernel = mine.kernels(0, "bmm").unwrap().pop().unwrap();
     assert_eq!(
         (kernel.name.as_str(), kernel.chosen, kernel.nanoseconds),

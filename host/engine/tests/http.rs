@@ -100,7 +100,7 @@ fn metrics_and_profiling_windows_of_the_reference_engine() {
     assert_eq!(desk.stat(1, fires), Ok(0.0));
     assert_eq!(desk.stat(2, fires), Err(Failure::Unknown));
     assert_eq!(desk.profile_start(None), Ok(()));
-    assert!(why(desk.profile_start(None)).contains("400"));
+    assert!(why(desk.profile_start(None)).contains("open already"));
     let profile = desk.profile_stop().unwrap();
     assert!(profile.contains("\"ranks\":[{\"steps\":0,"), "{profile}");
     assert!(why(desk.profile_stop()).contains("400"));
@@ -124,7 +124,7 @@ fn a_trace_that_takes_longer_than_anybody_waits_is_noted_when_it_is_there() {
     desk.profile_start(None).unwrap();
     assert!(why(desk.profile_stop()).contains("did not answer within"));
     go_on.send(()).unwrap();
-    while desk.profile().open {
+    while desk.profile().open.is_some() {
         thread::yield_now();
     }
     let place = Some(Ok("/traces/rank0.json.gz".to_owned()));
@@ -225,4 +225,40 @@ fn an_answer_without_end_and_one_that_never_comes_are_given_up() {
         why(silent.stat(0, "x")),
         "the driver did not answer within 50ms"
     );
+}
+
+#[test]
+fn the_reference_engines_traces_are_downloaded_and_others_keep_theirs() {
+    let url = server(|mut stream, head| {
+        let answer = if head.starts_with("GET /profile/trace?rank=1 ") {
+            body("200 OK", r#"{"traceEvents": []}"#)
+        } else if head.starts_with("GET /profile/trace?rank=") {
+            body("400 Bad Request", "rank: wanted 0 to 1")
+        } else {
+            body("500 Internal Server Error", head)
+        };
+        stream.write_all(answer.as_bytes()).unwrap();
+    });
+    let soon = PATIENT.deadline;
+    let reference = desk(format!("{url}/"), HttpDialect::Reference, PATIENT);
+    let trace = reference.profile_trace(1, soon).unwrap();
+    assert_eq!(trace, br#"{"traceEvents": []}"#);
+    let refused = why(reference.profile_trace(2, soon));
+    assert!(
+        refused.contains("/profile/trace?rank=2: 400") && refused.contains("wanted 0 to 1"),
+        "{refused}"
+    );
+    for dialect in [HttpDialect::Sglang, HttpDialect::Vllm] {
+        let other = desk(url.clone(), dialect, PATIENT);
+        assert_eq!(other.profile_trace(1, soon), Err(Failure::Unknown));
+    }
+}
+
+#[test]
+fn what_the_reference_engine_was_started_with_is_read() {
+    let desk = desk(reference(), HttpDialect::Reference, PATIENT);
+    let deployment = desk.deployment().unwrap();
+    assert_eq!(deployment.data_parallel_size, Some(2));
+    assert_eq!(deployment.max_num_batched_tokens, Some(8192));
+    assert!(deployment.max_num_seqs.is_some(), "{deployment:?}");
 }

@@ -110,11 +110,23 @@ fn the_example_in_c_is_driven_through_all_of_the_contract() {
 
     assert_eq!(desk.stat(0, "profile_windows"), Ok(0.0));
     desk.profile_start(None).unwrap();
-    assert_eq!(
-        unavailable(desk.profile_start(None)),
-        "a window is open already"
-    );
-    assert_eq!(desk.profile_stop(), Ok("/traces/example.json".into()));
+    desk.knob_set(Some(1), "max_queue_ms", 7).unwrap();
+    assert!(unavailable(desk.profile_start(None)).contains("open already"));
+    let said = desk.profile_stop().unwrap();
+    assert!(said.starts_with("{\"duration_us\": "), "{said}");
+    for (rank, set) in [(0, 0), (1, 1)] {
+        let trace = desk.profile_trace(rank, PATIENT.deadline).unwrap();
+        let trace: serde_json::Value = serde_json::from_slice(&trace).unwrap();
+        let events = trace["traceEvents"].as_array().unwrap();
+        assert_eq!(events[0]["args"]["name"], format!("rank {rank}"));
+        assert!(
+            events[1]["ts"].as_u64().unwrap() > 1_600_000_000_000_000,
+            "{trace}"
+        );
+        assert_eq!(events[2]["args"]["knobs"], set, "{trace}");
+    }
+    let none = desk.profile_trace(3, PATIENT.deadline);
+    assert_eq!(none, Err(Failure::Unknown));
     assert_eq!(desk.stat(0, "profile_windows"), Ok(1.0));
 
     let plain = Kernel {
@@ -187,10 +199,38 @@ fn a_library_that_is_no_driver_for_this_host_is_refused_with_what_was_wanted() {
         );
     }
     let missing = Library::load("/no/such/driver.so").unwrap_err();
-    assert!(matches!(missing, LoadError::Load { .. }), "{missing}");
+    assert!(matches!(missing, LoadError::File { .. }), "{missing}");
     assert!(missing.to_string().contains("/no/such/driver.so"));
-    let text = Library::load(file!()).unwrap_err();
-    assert!(matches!(text, LoadError::Load { .. }), "{text}");
+    let text = Library::load(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"));
+    let text = text.unwrap_err().to_string();
+    assert!(text.contains("wanted a shared library (ELF)"), "{text}");
+    let folder = Library::load("/").unwrap_err().to_string();
+    assert!(folder.contains("wanted a regular file"), "{folder}");
+    // A program, not a library; no matter for whom it was linked.
+    let program = Library::load(std::env::current_exe().unwrap());
+    assert!(matches!(
+        program,
+        Err(LoadError::MissingSymbol { .. } | LoadError::File { .. } | LoadError::Load { .. })
+    ));
+}
+
+#[test]
+fn a_file_that_is_cut_anywhere_is_refused_before_the_systems_loader_dies_of_it() {
+    let built = build("../../examples/engine-driver-c/driver.c", None);
+    let whole = std::fs::read(&built.library).unwrap();
+    let cut = built.library.with_file_name("cut.so");
+    let lengths = (0..whole.len())
+        .step_by(97)
+        .chain([0, 1, 15, 16, 63, 64, whole.len() - 1]);
+    for length in lengths {
+        std::fs::write(&cut, &whole[..length]).unwrap();
+        let error = Library::load(&cut).unwrap_err();
+        assert!(matches!(error, LoadError::File { .. }), "{length}: {error}");
+        assert!(error.to_string().contains("cut.so"), "{length}: {error}");
+        std::fs::remove_file(&cut).unwrap();
+    }
+    std::fs::write(&cut, &whole).unwrap();
+    Library::load(&cut).unwrap();
 }
 
 #[test]
@@ -201,6 +241,34 @@ fn a_table_that_ends_early_lacks_what_is_optional_and_a_longer_one_is_taken() {
     assert_eq!(old.kernels(0, "bmm").map(drop), Err(Failure::Unknown));
     let (newer, _built) = desk_of("NEWER_TABLE");
     assert_eq!(newer.knob_get(0, "depth"), Ok(1));
+}
+
+#[test]
+fn a_trace_is_read_piece_by_piece_and_one_that_cannot_be_is_an_error_that_says_so() {
+    let (good, _built) = desk_of("NONE");
+    let trace = good.profile_trace(0, PATIENT.deadline).unwrap();
+    assert_eq!(trace, b"{\"traceEvents\": []}");
+    let (old, _built) = desk_of("TABLE_WITHOUT_TRACES");
+    assert_eq!(old.profile_start(None), Ok(()));
+    assert_eq!(old.profile_stop(), Ok(String::new()));
+    let none = old.profile_trace(0, PATIENT.deadline);
+    assert_eq!(none, Err(Failure::Unknown));
+    let (unset, _built) = desk_of("TRACE_UNSET");
+    let empty = unset.profile_trace(0, PATIENT.deadline);
+    assert_eq!(empty, Ok(Vec::new()), "what is not said is nothing");
+    for (fault, said) in [
+        ("TRACE_LENGTH", "bytes: wanted at most 1048576"),
+        ("TRACE_ERROR", "the trace is gone"),
+        (
+            "TRACE_ENDLESS",
+            "a trace of rank 0 of more than 67108864 bytes",
+        ),
+    ] {
+        let (desk, _built) = desk_of(fault);
+        let why = unavailable(desk.profile_trace(0, PATIENT.deadline));
+        assert!(why.contains(said), "{fault}: {why}");
+        assert_eq!(desk.knob_get(0, "depth"), Ok(1), "the driver goes on");
+    }
 }
 
 #[test]

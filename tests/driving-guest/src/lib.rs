@@ -17,6 +17,8 @@ pub enum Tick {
     Spin,
     /// reads what the host has measured of each target, and says so in the log, a line each
     Read,
+    /// opens profiling windows of 20 ms
+    Windows,
     /// opens a profiling window that it never ends
     Profile,
 }
@@ -74,7 +76,8 @@ impl Policy for Driving {
         match self.tick {
             Tick::Rest => {}
             Tick::Read => read(),
-            Tick::Profile => profile(),
+            Tick::Windows => profile(20),
+            Tick::Profile => profile(0),
             Tick::Panic => panic!("in a tick"),
             Tick::Spin => loop {
                 std::hint::black_box(());
@@ -119,14 +122,14 @@ fn read() {
 fn read() {}
 
 #[cfg(target_arch = "wasm32")]
-fn profile() {
+fn profile(duration_ms: u32) {
     use pointsman_sdk::engine::{self, Roles};
     // One that is open already stays.
-    let _ = engine::profile_start(Roles::all(), 0);
+    let _ = engine::profile_start(Roles::all(), duration_ms);
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-fn profile() {}
+fn profile(_: u32) {}
 
 #[cfg(not(target_arch = "wasm32"))]
 fn drive(_: Target) -> u8 {

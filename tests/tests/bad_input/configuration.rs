@@ -232,6 +232,61 @@ const TABLE: &[(&str, &str, &str)] = &[
         "the admin side needs its own",
     ),
     (
+        "a recorder's folder that is not there",
+        "[recorder]\nfolder = \"not/there\"",
+        "recorder.folder: cannot write to",
+    ),
+    (
+        "a recorder's folder that is a file",
+        "[recorder]\nfolder = \"pointsman.toml\"",
+        "make that folder, and let this user write to it",
+    ),
+    (
+        "a folder for windows that cannot be made",
+        "[profile]\nfolder = \"not/there/at/all\"",
+        "profile.folder: cannot write to",
+    ),
+    (
+        "no windows to keep",
+        "[profile]\nkeep = 0",
+        "profile.keep = 0: wanted 1 to 1000",
+    ),
+    (
+        "an unknown word of a deployment",
+        "[[pool]] => [[pool]]\ndeployment = { max_batch = 1 }",
+        "unknown field `max_batch`",
+    ),
+    (
+        "a deployment of nothing",
+        "[[pool]] => [[pool]]\ndeployment = { max_num_seqs = 0 }",
+        "pool[0].deployment.max_num_seqs = 0: wanted 1 to 1048576",
+    ),
+    (
+        "a batch budget that a full batch does not fit into",
+        "[[pool]] => [[pool]]\ndeployment = { max_num_batched_tokens = 2047, num_speculative_tokens = 3, max_num_seqs = 256 }",
+        "max_num_batched_tokens = 2047: wanted at least (num_speculative_tokens + 1) · 2 · max_num_seqs = (3 + 1) · 2 · 256 = 2048",
+    ),
+    (
+        "the same without draft tokens",
+        "[[pool]] => [[pool]]\ndeployment = { max_num_batched_tokens = 511, max_num_seqs = 256 }",
+        "(0 + 1) · 2 · 256 = 512",
+    ),
+    (
+        "a KV store with a spread cache where prompts are computed",
+        "[[pool]] => [[pool]]\ndeployment = { kv_store = true, decode_context_parallel_size = 4 }",
+        "kv_store = true with decode_context_parallel_size = 4 where role = \"serve\"",
+    ),
+    (
+        "a cache spread over ranks that are not there",
+        "[[pool]] => [[pool]]\ndeployment = { tensor_parallel_size = 8, decode_context_parallel_size = 3 }",
+        "decode_context_parallel_size = 3: wanted a divisor of tensor_parallel_size = 8",
+    ),
+    (
+        "more ranks than the engines have",
+        "name = \"main\" => name = \"main\"\ndeployment = { data_parallel_size = 1 }\nbreaker = {}\nendpoints = [{ name = \"b\", url = \"http://b\", ranks = 4 }]\n[[pool]]\nname = \"more\"",
+        "pool[0].endpoints[0].ranks = 4: wanted at most 1, as in pool[0].deployment.data_parallel_size",
+    ),
+    (
         "an address that is none",
         "127.0.0.1:0 => localhost",
         "invalid socket address",

@@ -9,10 +9,12 @@
 )]
 
 mod configuration;
+mod drivers;
 mod engines;
 mod limits;
 mod page;
 mod policies;
+mod recordings;
 mod requests;
 
 use anyhow::Result;

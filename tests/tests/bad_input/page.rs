@@ -1,6 +1,6 @@
 //! `tests/BAD_INPUT.md` is written from the tables: `BAD_INPUT=write` writes it anew.
 
-use crate::{configuration, engines, policies, requests};
+use crate::{configuration, drivers, engines, policies, recordings, requests};
 use anyhow::{Context, Result, ensure};
 use pointsman_tests::root;
 
@@ -60,6 +60,19 @@ fn page() -> String {
                 "",
             ],
             policies::misbehaving_rows(),
+        ),
+        (
+            "Recordings",
+            "`pointsman policy check POLICY --recording FILE`.",
+            ["what", "exit status", "message", ""],
+            recordings::rows(),
+        ),
+        (
+            "Drivers of engines",
+            "With exit status 1, and the file's name. A driver is loaded in a process of its own first; in a \
+             running host a call that fails costs whoever asked an error, and no request anything.",
+            ["what", "who says so", "message", ""],
+            drivers::rows(),
         ),
         (
             "Requests",

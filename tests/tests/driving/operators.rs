@@ -198,6 +198,72 @@ async fn check_asks_the_engines_whether_they_are_as_the_file_says() -> Result<()
 }
 
 #[tokio::test]
+async fn what_engines_were_started_with_is_held_to_the_same_rules_as_the_file() -> Result<()> {
+    let a = Engine::start("a", 2).await?;
+    let file = tempfile::NamedTempFile::new()?;
+    let check = |deployment: &str| {
+        let text = config(
+            &[&a],
+            &format!("{REFERENCE}\ndeployment = {{ {deployment} }}"),
+            "",
+        );
+        std::fs::write(file.path(), text)?;
+        let mut check = Command::new(pointsman());
+        check
+            .args(["check", "--engines", "--config"])
+            .arg(file.path());
+        let output = check.output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        anyhow::Ok((output.status.code(), said))
+    };
+    assert_eq!(check("data_parallel_size = 2")?, (Some(0), String::new()));
+    // Both true, and not of this engine.
+    let (status, said) = check("max_num_batched_tokens = 4096, max_num_seqs = 8")?;
+    assert_eq!(status, Some(0), "{said}");
+    for differs in [
+        "engine \"a\": deployment.max_num_batched_tokens = 4096 in the configuration, the engine has 8192",
+        "engine \"a\": deployment.max_num_seqs = 8 in the configuration, the engine has",
+    ] {
+        ensure!(said.contains(differs), "no {differs} in {said}");
+    }
+    // Possible as it stands in the file, and not with what the engine says of the rest.
+    let (status, said) = check("num_speculative_tokens = 1000")?;
+    assert_eq!(status, Some(1), "{said}");
+    let wanted = "engine \"a\" was started with max_num_batched_tokens = 8192: wanted at least \
+                  (num_speculative_tokens + 1) · 2 · max_num_seqs = (1000 + 1) · 2 · ";
+    ensure!(said.contains(wanted), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn serve_warns_of_an_engine_that_was_started_with_what_cannot_work() -> Result<()> {
+    let a = Engine::start("a", 1).await?;
+    let deployment = format!("{REFERENCE}\ndeployment = {{ num_speculative_tokens = 1000 }}");
+    let text = config(&[&a], &deployment, "");
+    let log = tempfile::NamedTempFile::new()?;
+    let to = log.reopen()?;
+    let host = Host::start_changed(&text, |command| {
+        command.stderr(to);
+    })
+    .await?;
+    let mut look = tokio::time::interval(Duration::from_millis(10));
+    let warned = async {
+        loop {
+            look.tick().await;
+            let said = std::fs::read_to_string(log.path())?;
+            if said.contains("was started with max_num_batched_tokens = 8192: wanted") {
+                return anyhow::Ok(());
+            }
+        }
+    };
+    tokio::time::timeout(AT_LAST, warned)
+        .await
+        .context("no warning")??;
+    assert_eq!(host.chat("s", "hello").await?.status, 200, "and it serves");
+    Ok(())
+}
+
+#[tokio::test]
 async fn an_engine_runs_with_the_delayer_that_its_options_say() -> Result<()> {
     let process = Process::start(&[
         "engine",

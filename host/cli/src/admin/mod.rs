@@ -18,6 +18,7 @@
 //! POST   config/reload                         reads the file anew, as SIGHUP does
 //! GET    profile                               profiling windows, and what the last ones left
 //! POST   profile/start  profile/stop           {"roles": ["prefill"], "duration_ms": N}, each optional
+//! GET    profile/windows/ID                    the index of one; …/ID/FILE: a file that it names
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}
 //! GET    bindings?session=ID[&model=M]
@@ -55,6 +56,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{any, get, post};
 use pointsman_core::Core;
+use pointsman_engine::windows::Collector;
 use pointsman_proxy::Witnesses;
 use refused::Refused;
 use std::path::PathBuf;
@@ -72,6 +74,8 @@ pub struct Admin {
     pub swapper: Option<Arc<Swapper>>,
     /// those that have a driver
     pub engines: Arc<Driven>,
+    /// profiling windows on them
+    pub windows: Arc<Collector>,
     /// the route's name
     pub route: String,
     pub reload: Arc<Reload>,
@@ -111,6 +115,8 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/profile", get(profile::look))
         .route("/profile/start", post(profile::start))
         .route("/profile/stop", post(profile::stop))
+        .route("/profile/windows/{window}", get(profile::window))
+        .route("/profile/windows/{window}/{file}", get(profile::file))
         .route("/targets", get(targets::list))
         .route("/targets/drain", post(targets::drain))
         .route("/targets/undrain", post(targets::undrain))

@@ -1,22 +1,32 @@
-//! `/api/v1/profile`: profiling windows on the engines that have a driver.
+//! `/api/v1/profile`: profiling windows on the engines that have a driver, and what they left.
 
 use super::Admin;
 use super::refused::Refused;
 use super::wanted::{MAX_JSON, body, json};
 use crate::config::Role;
 use crate::engines::{EVERY, LONGEST_MS};
+use crate::profiling::role;
 use axum::Json;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::body::{Body, Bytes};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::http::StatusCode;
-use pointsman_core::Phase;
-use pointsman_engine::{Desk, Failure};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::response::IntoResponse;
+use futures_util::stream::try_unfold;
+use pointsman_engine::Failure;
+use pointsman_engine::windows::Collector;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::fs::File;
+use tokio::io::AsyncReadExt;
 
 type Answer = Result<Json<Value>, Refused>;
+
+/// Of a file that is sent, a piece, bytes.
+const PIECE: usize = 64 << 10;
 
 /// Which engines, and for how long.
 #[derive(Debug, Default, Deserialize)]
@@ -44,26 +54,36 @@ impl Window {
         }
     }
 
-    fn who(&self) -> Vec<Phase> {
-        match &self.roles {
-            Some(roles) => roles.iter().map(|&role| role.into()).collect(),
-            None => EVERY.to_vec(),
-        }
+    fn has(&self, role: &str) -> bool {
+        let roles = self.roles.as_ref();
+        roles.is_none_or(|roles| roles.iter().any(|of| of.name() == role))
     }
 }
 
-/// `GET profile`: whether a window is open, and what the last one left.
+/// `GET profile`: whether a window is open, what the last one left, and the windows that are kept.
 pub async fn look(State(admin): State<Arc<Admin>>) -> Answer {
-    engines(admin, EVERY.to_vec(), |_, desk| {
-        let profile = desk.profile();
-        let (last, error) = match profile.last {
-            Some(Ok(said)) => (Some(said), None),
-            Some(Err(failure)) => (None, Some(failure.to_string())),
-            None => (None, None),
-        };
-        Ok(json!({ "open": profile.open, "profile": last, "error": error }))
-    })
-    .await
+    let of = admin.clone();
+    let windows = on_thread(move || of.windows.windows()).await?;
+    let engines: Vec<Value> = (admin.engines.of(&EVERY))
+        .iter()
+        .map(|(name, seat)| {
+            let profile = seat.desk.profile();
+            let by = profile.open.as_ref().map(|open| open.opener.by.clone());
+            let (last, error) = match profile.last {
+                Some(Ok(said)) => (Some(said), None),
+                Some(Err(failure)) => (None, Some(failure.to_string())),
+                None => (None, None),
+            };
+            json!({
+                "engine": name, "role": role(seat.phase), "open": profile.open.is_some(), "opened_by": by,
+                "collecting": profile.collecting, "profile": last, "error": error,
+            })
+        })
+        .collect();
+    any(&engines)?;
+    Ok(Json(json!({
+        "engines": engines, "folder": admin.windows.folder(), "windows": windows,
+    })))
 }
 
 /// `POST profile/start`
@@ -75,66 +95,104 @@ pub async fn start(
     let window = Window::of(request).await?;
     tracing::info!(%client, ?window, "profiling window");
     let duration = Duration::from_millis(window.duration_ms.unwrap_or(LONGEST_MS));
-    let driven = admin.engines.clone();
-    engines(admin, window.who(), move |name, desk| {
-        desk.profile_start(Some(duration))?;
-        driven.taken_over(name);
-        Ok(json!({ "open": true }))
-    })
-    .await
+    let opened = on_thread(move || {
+        let by = format!("operator {client}");
+        let choose = |role: &str| window.has(role);
+        let opened = admin.windows.open(&by, choose, Some(duration));
+        let folder = admin
+            .windows
+            .folder()
+            .map(|folder| folder.join(&opened.window));
+        (opened, folder)
+    });
+    let (opened, folder) = opened.await?;
+    let engines: Vec<Value> = (opened.engines.iter())
+        .map(|(engine, role, said)| match said {
+            Ok(()) => json!({ "engine": engine, "role": role, "open": true }),
+            Err(error) => failed(engine, role, error),
+        })
+        .collect();
+    any(&engines)?;
+    let is_open = opened.engines.iter().any(|(.., said)| said.is_ok());
+    Ok(Json(json!({
+        "window": is_open.then_some(opened.window), "folder": folder, "engines": engines,
+    })))
 }
 
 /// `POST profile/stop`
 pub async fn stop(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
     let window = Window::of(request).await?;
-    let driven = admin.engines.clone();
-    engines(admin, window.who(), move |name, desk| {
-        driven.taken_over(name);
-        Ok(json!({ "open": false, "profile": desk.profile_stop()? }))
-    })
-    .await
-}
-
-/// Does it on each of them, at the same time: a slow one delays none of the others.
-async fn engines(
-    admin: Arc<Admin>,
-    who: Vec<Phase>,
-    call: impl Fn(&str, &Desk) -> Result<Value, Failure> + Send + Sync + 'static,
-) -> Answer {
-    let all = tokio::task::spawn_blocking(move || {
-        let (call, seats) = (&call, admin.engines.of(&who));
-        std::thread::scope(|scope| {
-            let calls: Vec<_> = (seats.iter())
-                .map(|(name, seat)| (name, seat, scope.spawn(move || call(name, &seat.desk))))
-                .collect();
-            let joined = calls.into_iter().map(|(name, seat, call)| {
-                let said = call.join().unwrap_or_else(|_| Err(Failure::Unknown));
-                let mut value = said.unwrap_or_else(|e| json!({ "error": e.to_string() }));
-                if let Some(fields) = value.as_object_mut() {
-                    fields.insert("engine".to_owned(), name.as_str().into());
-                    fields.insert("role".to_owned(), role(seat.phase).into());
-                }
-                value
-            });
-            joined.collect::<Vec<Value>>()
+    let said = on_thread(move || admin.windows.stop(|role| window.has(role))).await?;
+    let engines: Vec<Value> = (said.iter())
+        .map(|(engine, role, said)| match said {
+            Ok(said) => json!({ "engine": engine, "role": role, "open": false, "profile": said }),
+            Err(error) => failed(engine, role, error),
         })
-    });
-    let all = all.await.unwrap_or_default();
-    if all.is_empty() {
-        return Err(Refused::new(
-            StatusCode::NOT_FOUND,
-            "profile",
-            "no engine of these roles has a driver",
-            "give its [[pool]] one, such as driver = { kind = \"vllm\" }",
-        ));
-    }
-    Ok(Json(json!({ "engines": all })))
+        .collect();
+    any(&engines)?;
+    Ok(Json(json!({ "engines": engines })))
 }
 
-fn role(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Serve => "serve",
-        Phase::Prefill => "prefill",
-        Phase::Decode => "decode",
+/// `GET profile/windows/ID`: its index, also while it is being collected.
+pub async fn window(State(admin): State<Arc<Admin>>, Path(window): Path<String>) -> Answer {
+    let wanted = window.clone();
+    let index = on_thread(move || admin.windows.window(&wanted)).await?;
+    index.map(Json).ok_or_else(|| none(&window))
+}
+
+/// `GET profile/windows/ID/FILE`
+pub async fn file(
+    State(admin): State<Arc<Admin>>,
+    Path((window, name)): Path<(String, String)>,
+) -> Result<impl IntoResponse, Refused> {
+    let what = format!("{window}/{name}");
+    let find = move |windows: &Collector| windows.file(&window, &name);
+    let path = on_thread(move || find(&admin.windows)).await?;
+    let path = path.ok_or_else(|| none(&what))?;
+    let failed = |error| Refused::failed("profile", error);
+    let file = File::open(path).await.map_err(failed)?;
+    let length = file.metadata().await.map_err(failed)?.len();
+    let pieces = try_unfold(file.take(length), async |mut file| {
+        let mut piece = vec![0; PIECE];
+        let read = file.read(&mut piece).await?;
+        piece.truncate(read);
+        std::io::Result::Ok((read > 0).then(|| (Bytes::from(piece), file)))
+    });
+    let head = [
+        (CONTENT_TYPE, "application/json".to_owned()),
+        (CONTENT_LENGTH, length.to_string()),
+    ];
+    Ok((head, Body::from_stream(pieces)))
+}
+
+async fn on_thread<R: Send + 'static>(
+    call: impl FnOnce() -> R + Send + 'static,
+) -> Result<R, Refused> {
+    let done = tokio::task::spawn_blocking(call).await;
+    done.map_err(|error| Refused::failed("profile", error))
+}
+
+fn failed(engine: &str, role: &str, error: &Failure) -> Value {
+    json!({ "engine": engine, "role": role, "error": error.to_string() })
+}
+
+fn any(engines: &[Value]) -> Result<(), Refused> {
+    if !engines.is_empty() {
+        return Ok(());
     }
+    Err(Refused::new(
+        StatusCode::NOT_FOUND,
+        "profile",
+        "no engine of these roles has a driver",
+        "give its [[pool]] one, such as driver = { kind = \"vllm\" }",
+    ))
+}
+
+fn none(what: &str) -> Refused {
+    Refused::new(
+        StatusCode::NOT_FOUND,
+        "profile",
+        format!("there is no {what:?}, or not yet"),
+        "GET /api/v1/profile names the windows, and their indexes the files",
+    )
 }

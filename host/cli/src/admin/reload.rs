@@ -19,6 +19,7 @@ use crate::native;
 use crate::policies::Named;
 use axum::body::Bytes;
 use axum::http::StatusCode;
+use pointsman_engine::windows::Collector;
 use pointsman_proxy::{Changes, Reloader};
 use serde_json::{Value, json};
 use std::borrow::Cow;
@@ -34,6 +35,8 @@ pub struct Reload {
     file: PathBuf,
     reloader: Reloader,
     engines: Arc<Driven>,
+    /// profiling windows on them
+    windows: Arc<Collector>,
     /// none: a baseline decides
     swapper: Option<Arc<Swapper>>,
     /// the policy's file that is to be followed
@@ -68,7 +71,7 @@ impl Reload {
         file: &Path,
         config: Config,
         reloader: Reloader,
-        engines: Arc<Driven>,
+        (engines, windows): (Arc<Driven>, Arc<Collector>),
         swapper: Option<Arc<Swapper>>,
         follows: Option<Watch>,
     ) -> Reload {
@@ -76,6 +79,7 @@ impl Reload {
             file: file.to_owned(),
             reloader,
             engines,
+            windows,
             swapper,
             follows: watch::Sender::new(follows),
             one_at_a_time: Mutex::default(),
@@ -172,6 +176,7 @@ impl Reload {
         // No `await` from here on: whoever leaves now leaves nothing half done.
         let changes = plan.apply();
         let drivers = self.engines.apply(drivers);
+        self.windows.adopt();
         if let (Some(swapper), Some(next)) = (&self.swapper, next) {
             self.follow(swapper, next);
         }

@@ -25,6 +25,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let config = Config::read(&args.config)?;
     config.settings(0).check()?;
     serve::token(&config)?;
+    serve::folders(&config)?;
     let driven = Driven::start(&config, serve::core(&config))?;
     let policy = serve::policy(&config)?;
     let targets: u32 = (config.pools.iter())
@@ -34,6 +35,11 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let mut warnings = config.warnings();
     if args.engines {
         warnings.extend(engines(&config, &driven)?);
+        let [impossible, differs] = deployments(&config, &driven);
+        if let Some(why) = impossible.into_iter().next() {
+            bail!(why);
+        }
+        warnings.extend(differs);
     }
     for warning in &warnings {
         eprintln!("warning: {warning}");
@@ -51,6 +57,32 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         );
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks every engine what it was started with. Returns what cannot work, and where one is not as the file
+/// says.
+pub fn deployments(config: &Config, driven: &Driven) -> [Vec<String>; 2] {
+    let (mut impossible, mut differs) = (Vec::new(), Vec::new());
+    let seats = driven.of(&EVERY);
+    for pool in &config.pools {
+        for endpoint in &pool.endpoints {
+            let name = &endpoint.name;
+            let engine = seats.iter().find(|(of, _)| of == name);
+            let Some(Ok(said)) = engine.map(|(_, seat)| seat.desk.deployment()) else {
+                continue;
+            };
+            if let Some(why) = pool.deployment.with(&said).impossible(pool.role) {
+                impossible.push(format!("engine {name:?} was started with {why}"));
+            }
+            for (setting, here, there) in pool.deployment.differs(&said) {
+                differs.push(format!(
+                    "engine {name:?}: deployment.{setting} = {here} in the configuration, the engine has \
+                     {there}"
+                ));
+            }
+        }
+    }
+    [impossible, differs]
 }
 
 /// Asks every engine for its ranks: fewer than configured, and requests would go to ranks that are not

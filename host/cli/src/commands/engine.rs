@@ -2,7 +2,9 @@
 
 mod delayer;
 mod driver;
+mod profile;
 mod simulate;
+mod try_driver;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};
@@ -28,6 +30,11 @@ enum Command {
     Delayer(delayer::Args),
     /// Open an engine driver (a shared library), set knobs, and print what it says
     Driver(driver::Args),
+    /// Open a profiling window on engines, and collect what it leaves
+    Profile(profile::Args),
+    /// Load a driver and end: what other commands do first, in a process that may die of it
+    #[command(hide = true)]
+    TryDriver(try_driver::Args),
     /// Play a mixed prefill and decode load in virtual time: what each setting, or a policy that drives
     /// the scheduler, makes of TTFT, ITL and throughput
     Simulate(simulate::Args),
@@ -84,6 +91,8 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     match &args.command {
         Some(Command::Delayer(args)) => delayer::run(args, as_json),
         Some(Command::Driver(args)) => driver::run(args, as_json),
+        Some(Command::Profile(args)) => profile::run(args, as_json),
+        Some(Command::TryDriver(args)) => Ok(try_driver::run(args)),
         Some(Command::Simulate(args)) => simulate::run(args, as_json),
         None => serve(&args.engine, as_json),
     }

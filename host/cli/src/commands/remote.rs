@@ -5,7 +5,9 @@ use crate::admin::read_token;
 use anyhow::{Context, Result, bail};
 use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -63,6 +65,32 @@ impl Remote {
         let value = serde_json::from_slice(&body).unwrap_or_else(|_| no_api(status));
         let error = field(&value, "error");
         bail!("{}: {}", text(error, "cause"), text(error, "remedy"))
+    }
+
+    /// Fetches a file, however long, into a new one.
+    pub fn download(&self, path: &str, to: &Path) -> Result<()> {
+        let token = read_token(&self.token_file)?;
+        let url = self.at(path)?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("no runtime")?;
+        runtime.block_on(async {
+            let client = (Client::builder().no_proxy())
+                .redirect(reqwest::redirect::Policy::none())
+                .connect_timeout(CONNECT)
+                .read_timeout(SOON)
+                .build()
+                .context("no HTTP client")?;
+            let request = client.get(url.clone()).bearer_auth(token).send();
+            let mut response = request.await?.error_for_status()?;
+            let cannot = || format!("cannot write {}", to.display());
+            let mut file = File::create_new(to).with_context(cannot)?;
+            while let Some(piece) = response.chunk().await? {
+                file.write_all(&piece).with_context(cannot)?;
+            }
+            Ok(())
+        })
     }
 
     fn at(&self, path: &str) -> Result<Url> {
@@ -129,6 +157,15 @@ fn no_api(status: StatusCode) -> Value {
 }
 
 impl Said {
+    /// Its JSON, if that is what was wanted.
+    pub fn wanted(self) -> Result<Value> {
+        if self.ok {
+            return Ok(self.value);
+        }
+        let error = field(&self.value, "error");
+        bail!("{}: {}", text(error, "cause"), text(error, "remedy"))
+    }
+
     /// Prints it. Exit status 0 only if it is what was wanted.
     pub fn show(&self, as_json: bool, show: impl FnOnce(&Value)) -> Result<ExitCode> {
         if as_json {

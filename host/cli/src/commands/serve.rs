@@ -1,11 +1,12 @@
 //! `pointsman serve`: configuration → policy → fleet → data plane.
 
-use super::{print_json, stop_signal};
+use super::{check, print_json, stop_signal};
 use crate::admin::{self, Admin, Folders, Reload, Shadows, Swapper, Token, Watch};
 use crate::config::Config;
 use crate::engines::Driven;
 use crate::native;
 use crate::policies::{Named, candidate};
+use crate::profiling;
 use anyhow::{Context, Result};
 use pointsman_core::{Core, Policy, Source};
 use pointsman_proxy::{Proxy, SystemClock, Witnesses};
@@ -13,9 +14,10 @@ use pointsman_recorder::Recorder;
 use pointsman_runtime::{CodeCache, Control, Engine, Protection, Slot};
 use serde_json::json;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::SystemTime;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -48,7 +50,14 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         ..Witnesses::default()
     };
     let deciding = Deciding::new(&config, &core, &witnesses.recorder)?;
+    folders(&config)?;
     let engines = Arc::new(Driven::start(&config, core.clone())?);
+    // Before a policy's first tick, which may open one.
+    let windows = Arc::new(profiling::collector(
+        profiling::settings(&config),
+        &engines,
+    )?);
+    warn_of_engines(&config, &engines)?;
     let token = token(&config)?;
     let settings = config.settings(nonce());
     let route = settings.route.clone();
@@ -64,7 +73,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         &args.config,
         config,
         proxy.reloader(),
-        engines.clone(),
+        (engines.clone(), windows.clone()),
         deciding.swapper.clone(),
         deciding.watch,
     ));
@@ -75,6 +84,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         recordings,
         swapper: deciding.swapper,
         engines: engines.clone(),
+        windows,
         route,
         reload: reload.clone(),
     };
@@ -110,6 +120,45 @@ pub fn policy(config: &Config) -> Result<Policy> {
 /// The state of a host that has just started.
 pub fn core(config: &Config) -> Arc<Core> {
     Arc::new(Core::new(config.table(), Arc::new(SystemClock::start())))
+}
+
+/// The folders that the file names and this host writes to: better known now than when they are needed.
+pub fn folders(config: &Config) -> Result<()> {
+    let writable = |key: &str, folder: &Path| -> Result<()> {
+        let folder = match folder.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => folder,
+        };
+        let tried = tempfile::tempfile_in(folder);
+        tried.map(drop).with_context(|| {
+            format!(
+                "{key}: cannot write to {}: make that folder, and let this user write to it",
+                folder.display()
+            )
+        })
+    };
+    if let Some(folder) = &config.recorder.folder {
+        writable("recorder.folder", &config.base.join(folder))?;
+    }
+    if let Some(folder) = profiling::folder(config) {
+        // It is made when the first window ends; then its parent must be there.
+        let parent = folder.parent().filter(|_| !folder.exists());
+        writable("profile.folder", parent.unwrap_or(&folder))?;
+    }
+    Ok(())
+}
+
+/// Says where engines cannot work as they say they were started; those that do not answer say nothing.
+fn warn_of_engines(config: &Config, engines: &Arc<Driven>) -> Result<()> {
+    let (config, engines) = (config.clone(), engines.clone());
+    let ask = move || {
+        for why in check::deployments(&config, &engines).into_iter().flatten() {
+            tracing::warn!("{why}");
+        }
+    };
+    let thread = thread::Builder::new().name("ask-engines".into());
+    thread.spawn(ask).context("no thread to ask the engines")?;
+    Ok(())
 }
 
 /// The token of the admin API; none: it is off.

@@ -1,9 +1,11 @@
 //! `pointsman.toml`.
 
+mod deployment;
 mod differs;
 mod driving;
 mod settings;
 
+pub use deployment::Deployment;
 pub use driving::{Driver, DriverKind, Grant};
 
 use anyhow::{Context, Result};
@@ -27,6 +29,8 @@ pub struct Config {
     pub cache: Cache,
     #[serde(default)]
     pub recorder: Recorder,
+    #[serde(default)]
+    pub profile: Profile,
     #[serde(default)]
     pub session: Session,
     #[serde(default)]
@@ -156,6 +160,25 @@ impl Default for Recorder {
     }
 }
 
+/// Profiling windows that are kept: each engine's traces, and an index.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Profile {
+    /// made if it is not there; without it no trace is fetched, and windows are summaries
+    pub folder: Option<PathBuf>,
+    /// the last so many windows, 1 to 1000
+    pub keep: usize,
+}
+
+impl Default for Profile {
+    fn default() -> Self {
+        Profile {
+            folder: None,
+            keep: pointsman_engine::windows::Settings::default().keep,
+        }
+    }
+}
+
 /// How a request's identities are found. A list that is given replaces the default one.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
@@ -281,9 +304,12 @@ pub struct Pool {
     pub breaker: Breaker,
     /// of the engines' schedulers and kernels; without it no policy can be granted them
     pub driver: Option<Driver>,
+    /// what its engines are started with: combinations that cannot work are refused
+    #[serde(default)]
+    pub deployment: Deployment,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     #[default]

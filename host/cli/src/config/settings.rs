@@ -18,6 +18,7 @@ impl Config {
         time("bindings.ttl", self.bindings.ttl, false)?;
         self.limits.check()?;
         range("recorder.keep", self.recorder.keep as u64, 0, 4096)?;
+        range("profile.keep", self.profile.keep as u64, 1, 1000)?;
         ensure!(
             !self.pools.is_empty(),
             "no [[pool]]: wanted at least one, with the engines to route to"
@@ -48,7 +49,7 @@ impl Config {
 
     /// What can be used, and hardly does what was meant.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.deployment_warnings();
         for pool in &self.pools {
             let name = &pool.name;
             if pool.role != Role::Serve {
@@ -279,6 +280,7 @@ impl Pool {
         if let Some(driver) = &self.driver {
             driver.check(&format!("pool[{at}].driver"))?;
         }
+        self.check_deployment(at)?;
         time(
             &format!("pool[{at}].breaker.cooldown"),
             self.breaker.cooldown,
@@ -320,7 +322,7 @@ impl Pool {
     }
 }
 
-fn range(key: &str, found: u64, low: u64, high: u64) -> Result<()> {
+pub(super) fn range(key: &str, found: u64, low: u64, high: u64) -> Result<()> {
     ensure!(
         (low..=high).contains(&found),
         "{key} = {found}: wanted {low} to {high}"

@@ -15,13 +15,11 @@ pub use seats::{Changes, Seat};
 use std::sync::Arc;
 use std::time::Duration;
 pub use windows::LONGEST_MS;
-use windows::Windows;
 
 /// See the module.
 pub struct Driven {
     core: Arc<Core>,
     now: ArcSwap<Seats>,
-    windows: Windows,
 }
 
 impl std::fmt::Debug for Driven {
@@ -42,7 +40,6 @@ impl Driven {
         Ok(Driven {
             core,
             now: ArcSwap::from_pointee(Seats::of(config, &Seats::default())?),
-            windows: Windows::default(),
         })
     }
 
@@ -60,10 +57,8 @@ impl Driven {
         let next = Arc::new(plan.0);
         let before = self.now.swap(next.clone());
         self.measure();
-        let changes = next.since(&before);
-        // The end of their driver ends their windows.
-        (changes.ended.iter()).for_each(|endpoint| self.windows.forget(endpoint));
-        changes
+        // The end of a driver ends its window.
+        next.since(&before)
     }
 
     /// Measures the targets of the engines that some policy is granted, as the fleet is now.
@@ -79,11 +74,6 @@ impl Driven {
         those
             .map(|(name, seat)| (name.clone(), seat.clone()))
             .collect()
-    }
-
-    /// An operator has opened or ended a profiling window here: it is no policy's any more.
-    pub fn taken_over(&self, endpoint: &str) {
-        self.windows.forget(endpoint);
     }
 
     /// The driver of a target that this policy is granted, and which of its ranks it is.
@@ -105,7 +95,7 @@ impl Driven {
         &self,
         policy: &str,
         who: &[Phase],
-        call: impl Fn(&str, &Desk) -> Result<(), Failure>,
+        call: impl Fn(&Desk) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let now = self.now.load_full();
         let grant = now.grants.get(policy).ok_or(Failure::Denied)?;
@@ -115,7 +105,7 @@ impl Driven {
             if !grant.contains(name) || !who.contains(&seat.phase) {
                 continue;
             }
-            match call(name, &seat.desk) {
+            match call(&seat.desk) {
                 Ok(()) => done = true,
                 Err(Failure::Unavailable(why)) => {
                     failed.get_or_insert(Failure::Unavailable(format!("{name}: {why}")));
@@ -158,7 +148,7 @@ impl Engines for Driven {
                 let (seat, rank) = self.granted(policy, at)?;
                 seat.desk.knob_set(Some(rank), name, value)
             }
-            None => self.each(policy, &EVERY, |_, desk| desk.knob_set(None, name, value)),
+            None => self.each(policy, &EVERY, |desk| desk.knob_set(None, name, value)),
         }
     }
 
@@ -188,19 +178,14 @@ impl Engines for Driven {
     ) -> Result<(), Failure> {
         let longest = Duration::from_millis(LONGEST_MS);
         let duration = duration.map_or(longest, |duration| duration.min(longest));
-        self.each(policy, who, |name, desk| {
-            desk.profile_start(Some(duration))?;
-            self.windows.open(policy, name);
-            Ok(())
+        let opener = windows::opener(policy);
+        self.each(policy, who, |desk| {
+            desk.profile_start_for(opener.clone(), Some(duration))
         })
     }
 
     fn profile_stop(&self, policy: &str, who: &[Phase]) -> Result<(), Failure> {
-        self.each(policy, who, |name, desk| {
-            desk.profile_stop()?;
-            self.windows.forget(name);
-            Ok(())
-        })
+        self.each(policy, who, |desk| desk.profile_stop().map(drop))
     }
 
     fn kernels(&self, policy: &str, at: Target, operation: &str) -> Result<Vec<Kernel>, Failure> {
@@ -221,18 +206,13 @@ impl Engines for Driven {
                 let (seat, rank) = self.granted(policy, at)?;
                 seat.desk.kernel_choose(Some(rank), operation, name, rows)
             }
-            None => self.each(policy, &EVERY, |_, desk| {
+            None => self.each(policy, &EVERY, |desk| {
                 desk.kernel_choose(None, operation, name, rows)
             }),
         }
     }
 
     fn ended(&self, policy: &str) {
-        let (names, now) = (self.windows.end(policy), self.now.load_full());
-        let seats = names.into_iter().filter_map(|name| {
-            let seat = now.all.get(&name)?;
-            Some((name, seat.clone()))
-        });
-        windows::close(policy, seats.collect());
+        windows::close(policy, self.of(&EVERY));
     }
 }

@@ -4,7 +4,7 @@
 use crate::config::{Config, Driver, DriverKind, Role};
 use anyhow::{Context, Result};
 use pointsman_core::Phase;
-use pointsman_engine::{Desk, HttpDialect, HttpDriver, Library, Limits, NullDriver};
+use pointsman_engine::{Desk, HttpDialect, HttpDriver, Limits, NullDriver};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -122,7 +122,7 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
                 .library
                 .as_deref()
                 .context("driver.library is missing")?;
-            let library = Library::load(config.base.join(path))?;
+            let library = crate::library::load(&config.base.join(path))?;
             // One entry serves all endpoints of a pool: the driver is told which one it drives.
             let own = serde_json::to_value(&driver.config)?;
             let own = json!({ "name": name, "url": url, "config": own }).to_string();

@@ -4,12 +4,14 @@ use std::ffi::c_char;
 
 use super::Library;
 use crate::abi;
-use crate::driver::{Driver, Failure, Kernel, Knob};
+use crate::driver::{Driver, Failure, Kernel, Knob, TRACE_BYTES};
 
 /// Of an error's text, bytes.
 const MESSAGE_BYTES: usize = 1024;
 /// Knobs of a rank, kernels of an operation.
 const MAX_LIST: usize = 256;
+/// Of a trace that is asked for at one time, bytes.
+const PIECE_BYTES: usize = 1 << 20;
 /// Ranks of an engine.
 const MAX_RANKS: u32 = 65_536;
 
@@ -89,6 +91,40 @@ impl Driver for Opened {
     fn profile_stop(&mut self) -> Result<String, Failure> {
         let stop = self.library.table.profile_stop.ok_or(Failure::Unknown)?;
         said(|message| unsafe { stop(self.engine, message) })
+    }
+
+    fn profile_trace(&mut self, rank: u32) -> Result<Vec<u8>, Failure> {
+        let read = self.library.table.profile_read.ok_or(Failure::Unknown)?;
+        let mut trace = Vec::new();
+        let mut piece = vec![0u8; PIECE_BYTES];
+        loop {
+            let (offset, mut length) = (trace.len() as u64, 0);
+            let buffer = piece.as_mut_ptr().cast::<c_char>();
+            check(|message| unsafe {
+                let length = &raw mut length;
+                read(
+                    self.engine,
+                    rank,
+                    offset,
+                    buffer,
+                    PIECE_BYTES,
+                    length,
+                    message,
+                )
+            })?;
+            let Some(read) = piece.get(..length) else {
+                let what = format!("a piece of {length} bytes: wanted at most {PIECE_BYTES}");
+                return Err(self.garbage(&what));
+            };
+            if read.is_empty() {
+                return Ok(trace);
+            }
+            if trace.len() + read.len() > TRACE_BYTES {
+                let what = format!("a trace of rank {rank} of more than {TRACE_BYTES} bytes");
+                return Err(self.garbage(&what));
+            }
+            trace.extend_from_slice(read);
+        }
     }
 
     fn kernels(&mut self, rank: u32, operation: &str) -> Result<Vec<Kernel>, Failure> {

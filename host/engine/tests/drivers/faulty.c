@@ -28,6 +28,9 @@ static void close_engine(pointsman_engine *e) { (void)e; }
 
 static int32_t ranks(pointsman_engine *e, uint32_t *out, pointsman_message *message) {
   (void)e, (void)message;
+#ifdef FAULT_HANG_IN_RANKS
+  for (;;) pause();
+#endif
 #ifdef FAULT_NO_RANKS
   *out = 0;
 #else
@@ -97,6 +100,43 @@ static int32_t stat(pointsman_engine *e, uint32_t rank, pointsman_bytes name, do
   return POINTSMAN_OK;
 }
 
+static int32_t profile_start(pointsman_engine *e, pointsman_message *message) {
+  (void)e, (void)message;
+  return POINTSMAN_OK;
+}
+
+static int32_t profile_stop(pointsman_engine *e, pointsman_message *message) {
+  (void)e, (void)message;
+  return POINTSMAN_OK;
+}
+
+static int32_t profile_read(pointsman_engine *e, uint32_t rank, uint64_t offset, char *buffer,
+                            size_t capacity, size_t *length, pointsman_message *message) {
+  (void)e, (void)rank, (void)message, (void)capacity;
+#ifdef FAULT_TRACE_LENGTH
+  *length = SIZE_MAX - offset;
+  return POINTSMAN_OK;
+#endif
+#ifdef FAULT_TRACE_ERROR
+  if (offset > 0) {
+    memcpy(message->data, "the trace is gone", message->length = 17);
+    return POINTSMAN_UNAVAILABLE;
+  }
+#endif
+#ifdef FAULT_TRACE_ENDLESS
+  memset(buffer, '[', *length = capacity);
+  return POINTSMAN_OK;
+#endif
+#ifdef FAULT_TRACE_UNSET
+  return POINTSMAN_OK;
+#endif
+  /* One byte at a time: a piece may be as short as the driver likes. */
+  static const char trace[] = "{\"traceEvents\": []}";
+  *length = offset < sizeof trace - 1;
+  if (*length) buffer[0] = trace[offset];
+  return POINTSMAN_OK;
+}
+
 const pointsman_engine_v1_table *pointsman_engine_v1(void) {
   static pointsman_engine_v1_table table = {
       .size = sizeof table,
@@ -108,6 +148,9 @@ const pointsman_engine_v1_table *pointsman_engine_v1(void) {
       .knob_get = knob_get,
       .knob_set = knob_set,
       .stat = stat,
+      .profile_start = profile_start,
+      .profile_stop = profile_stop,
+      .profile_read = profile_read,
   };
 #ifdef FAULT_VERSION
   table.version = 7;
@@ -119,6 +162,11 @@ const pointsman_engine_v1_table *pointsman_engine_v1(void) {
   /* Ends with what every driver has; what lies behind it must not be looked at. */
   table.size = offsetof(pointsman_engine_v1_table, profile_start);
   table.profile_start = (void *)1;
+#endif
+#ifdef FAULT_TABLE_WITHOUT_TRACES
+  /* As compiled against the header before `profile_read`. */
+  table.size = offsetof(pointsman_engine_v1_table, profile_read);
+  table.profile_read = (void *)1;
 #endif
 #ifdef FAULT_NEWER_TABLE
   table.size = sizeof table + 800;

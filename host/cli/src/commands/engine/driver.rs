@@ -1,8 +1,9 @@
 //! `pointsman engine driver FILE`: what a driver says, for those who write one.
 
 use crate::commands::print_json;
+use crate::library;
 use anyhow::{Context, Result};
-use pointsman_engine::{Desk, Kernel, Knob, Library, Limits};
+use pointsman_engine::{Desk, Kernel, Knob, Limits};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,7 +36,7 @@ fn assignment(text: &str) -> Result<(String, i64), String> {
 
 /// Opens the driver, sets, and prints every rank's knobs.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
-    let library = Library::load(&args.file)?;
+    let library = library::load(&args.file)?;
     let config = args.config.clone();
     let limits = Limits {
         deadline: Duration::from_millis(args.deadline_ms),

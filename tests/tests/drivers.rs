@@ -1,0 +1,152 @@
+//! Drivers' files that are cut or damaged, and drivers that crash or hang while they are loaded: refused
+//! by name, and no process dies of them.
+
+#![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
+
+use anyhow::{Context, Result, ensure};
+use pointsman_tests::{pointsman, root};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Compiles a driver, or something else.
+fn build(source: &Path, to: &Path) -> Result<()> {
+    let built = Command::new("cc")
+        .args(["-std=c11", "-O2", "-shared", "-fPIC", "-I"])
+        .arg(root().join("host/engine/include"))
+        .arg("-o")
+        .arg(to)
+        .arg(source)
+        .status()?;
+    ensure!(built.success(), "cc: {built}");
+    Ok(())
+}
+
+fn example(folder: &Path) -> Result<PathBuf> {
+    let driver = folder.join("driver.so");
+    build(&root().join("examples/engine-driver-c/driver.c"), &driver)?;
+    Ok(driver)
+}
+
+/// Exit status, and what it said; an error if it died of a signal.
+fn said(output: &Output) -> Result<(i32, String)> {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let status = output.status;
+    Ok((
+        status
+            .code()
+            .with_context(|| format!("it died: {status}: {text}"))?,
+        text,
+    ))
+}
+
+fn opened(driver: &Path) -> Result<(i32, String)> {
+    let mut command = Command::new(pointsman());
+    said(&command.args(["engine", "driver"]).arg(driver).output()?)
+}
+
+/// Numbers that look random, and are the same each time.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 % (limit as u64)).unwrap_or(0)
+    }
+}
+
+#[test]
+fn a_driver_that_is_cut_is_refused_by_name_and_length() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let whole = std::fs::read(example(folder.path())?)?;
+    for n in 0..60 {
+        let length = whole.len() * n / 60;
+        let cut = folder.path().join(format!("cut-{n}.so"));
+        std::fs::write(&cut, &whole[..length])?;
+        let (status, text) = opened(&cut).with_context(|| format!("{length} bytes"))?;
+        ensure!(
+            status == 1 && text.contains(&format!("cut-{n}.so")),
+            "{length}: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_driver_whose_headers_are_damaged_is_refused_or_works_and_nothing_dies_of_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let whole = std::fs::read(example(folder.path())?)?;
+    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut refused = 0;
+    for n in 0..150 {
+        let mut damaged = whole.clone();
+        // The header, the table of segments, and what of the dynamic section comes first; or anywhere.
+        let within = if n % 3 == 2 {
+            damaged.len()
+        } else {
+            64 + 56 * 12
+        };
+        for _ in 0..=numbers.below(4) {
+            let at = numbers.below(within);
+            damaged[at] ^= 1 << numbers.below(8);
+        }
+        let file = folder.path().join(format!("damaged-{n}.so"));
+        std::fs::write(&file, damaged)?;
+        let (status, text) = opened(&file).with_context(|| format!("damage {n}"))?;
+        ensure!(status == 0 || text.contains("pointsman: "), "{n}: {text}");
+        refused += i32::from(status != 0);
+    }
+    ensure!(refused > 50, "damage that is hardly ever seen: {refused}");
+    Ok(())
+}
+
+#[test]
+fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_check_and_serve()
+-> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let good = example(folder.path())?;
+    let bodies = [
+        ("crash", "*(volatile int *)0 = 1;", "died of signal 11"),
+        ("exit", "_exit(7);", "ended with exit status: 7"),
+        ("abort", "abort();", "died of signal 6"),
+    ];
+    for (name, body, wanted) in bodies {
+        let (source, driver) = (
+            folder.path().join(format!("{name}.c")),
+            folder.path().join(format!("{name}.so")),
+        );
+        std::fs::write(
+            &source,
+            format!(
+                "#include <stdlib.h>\n#include <unistd.h>\n\
+                 __attribute__((constructor)) static void at_load(void) {{ {body} }}\n"
+            ),
+        )?;
+        build(&source, &driver)?;
+        let config = folder.path().join("p.toml");
+        for command in ["check", "serve"] {
+            std::fs::write(&config, with_driver(&driver))?;
+            let mut run = Command::new(pointsman());
+            let (status, text) = said(&run.args([command, "--config"]).arg(&config).output()?)?;
+            ensure!(
+                status == 1 && text.contains(wanted),
+                "{name}: {command}: {text}"
+            );
+            ensure!(text.contains(&format!("{name}.so")), "{text}");
+        }
+    }
+    let config = folder.path().join("p.toml");
+    std::fs::write(&config, with_driver(&good))?;
+    let mut check = Command::new(pointsman());
+    let (status, text) = said(&check.args(["check", "--config"]).arg(&config).output()?)?;
+    ensure!(status == 0, "{text}");
+    Ok(())
+}
+
+fn with_driver(driver: &Path) -> String {
+    format!(
+        "[[pool]]\nname = \"p\"\nendpoints = [{{ name = \"a\", url = \"http://127.0.0.1:9\" }}]\n\
+         driver = {{ kind = \"library\", library = {driver:?} }}\n"
+    )
+}

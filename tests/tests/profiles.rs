@@ -1,0 +1,413 @@
+//! Profiling windows from end to end: opened by an operator, by hand, and by a policy; collected.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a test's helper fails the test"
+)]
+
+use anyhow::{Context, Result, ensure};
+use pointsman_tests::{Engine, Host, guest, pointsman, root};
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::process::Command;
+
+const TOKEN: &str = "a-token-for-operators-of-this-test";
+/// Much longer than anything here takes; only ends a test that has failed.
+const AT_LAST: Duration = Duration::from_secs(60);
+
+/// A host's folder: its token, its traces, a driver in C.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Result<Place> {
+        let folder = tempfile::tempdir()?;
+        let token = folder.path().join("token");
+        std::fs::write(&token, TOKEN)?;
+        std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600))?;
+        let built = std::process::Command::new("cc")
+            .args(["-std=c11", "-shared", "-fPIC", "-I"])
+            .arg(root().join("host/engine/include"))
+            .arg("-o")
+            .arg(folder.path().join("driver.so"))
+            .arg(root().join("examples/engine-driver-c/driver.c"))
+            .status()?;
+        ensure!(built.success(), "cc: {built}");
+        Ok(Place(folder))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `pools` with what all tests want before them.
+    fn config(&self, more: &str, pools: &str) -> String {
+        format!(
+            "[listen]\naddress = \"127.0.0.1:0\"\nthreads = 1\n\
+             [admin]\naddress = \"127.0.0.1:0\"\ntoken_file = {:?}\n\
+             [profile]\nfolder = {:?}\nkeep = 2\n{more}\n{pools}",
+            self.path("token"),
+            self.path("profiles")
+        )
+    }
+
+    /// Engines `a` of 2 ranks and `b` of one, both behind the driver in C, and `c`, which has none to say.
+    fn in_c(&self) -> String {
+        let driver = self.path("driver.so");
+        let pool = |role: &str, name: &str, ranks: u32| {
+            format!(
+                "[[pool]]\nname = {role:?}\nrole = {role:?}\ndialect = \"vllm\"\n\
+                 endpoints = [{{ name = {name:?}, url = \"http://127.0.0.1:9\", ranks = {ranks} }}]\n\
+                 driver = {{ kind = \"library\", library = {driver:?}, config = {{ ranks = {ranks} }} }}\n"
+            )
+        };
+        let mut pools = pool("serve", "a", 2) + &pool("prefill", "b", 1);
+        pools += "[[pool]]\nname = \"null\"\nrole = \"decode\"\ndriver = { kind = \"null\" }\n\
+                  endpoints = [{ name = \"c\", url = \"http://127.0.0.1:9\" }]\n";
+        pools
+    }
+
+    /// Runs the command to its end: exit status, standard output, standard error.
+    async fn profile(&self, args: &[&str]) -> Result<(i32, String, String)> {
+        let run = Command::new(pointsman())
+            .args(["engine", "profile"])
+            .args(args)
+            .current_dir(self.0.path())
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(AT_LAST, run).await??;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        Ok((output.status.code().unwrap_or(-1), said, errors))
+    }
+}
+
+async fn ask(host: &Host, post: Option<Value>, path: &str) -> Result<(u16, String)> {
+    let url = format!("{}/api/v1/profile{path}", host.admin);
+    let client = reqwest::Client::new();
+    let request = match post {
+        Some(body) => client.post(url).json(&body),
+        None => client.get(url),
+    };
+    let answer = request.bearer_auth(TOKEN).send().await?;
+    Ok((answer.status().as_u16(), answer.text().await?))
+}
+
+/// A window's index, when it is done.
+async fn done(host: &Host, window: &str) -> Result<Value> {
+    let looks = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            look.tick().await;
+            let (status, index) = ask(host, None, &format!("/windows/{window}")).await?;
+            ensure!(status == 200, "{index}");
+            let index: Value = serde_json::from_str(&index)?;
+            if index["state"] == "done" {
+                return Ok(index);
+            }
+        }
+    };
+    tokio::time::timeout(AT_LAST, looks)
+        .await
+        .context("it is never done")?
+}
+
+fn json_of(path: &Path) -> Result<Value> {
+    let text = std::fs::read(path).with_context(|| path.display().to_string())?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// The processes that a merged trace shows, and each one's events.
+fn processes(merged: &Value) -> Vec<(String, usize)> {
+    let events = merged["traceEvents"].as_array().unwrap();
+    (events.iter())
+        .filter(|event| event["name"] == "process_name")
+        .map(|name| {
+            let of = |event: &&Value| event["pid"] == name["pid"] && event["ph"] != "M";
+            let name = name["args"]["name"].as_str().unwrap().to_owned();
+            (name, events.iter().filter(of).count())
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn by_hand_without_a_host_every_ranks_trace_is_collected_into_a_folder() -> Result<()> {
+    let place = Place::new()?;
+    std::fs::write(place.path("p.toml"), place.config("", &place.in_c()))?;
+    let args = ["--config", "p.toml", "--duration", "20ms", "--out", "out"];
+    let (status, said, errors) = place.profile(&args).await?;
+    ensure!(status == 0, "{said}{errors}");
+    for line in [
+        "| a      | serve   |     2 |      4 |",
+        "| c      | decode  |     0 |      0 |     0 | -",
+        "merged.trace.json (6 events, for ui.perfetto.dev)",
+    ] {
+        ensure!(said.contains(line), "no {line:?} in {said}");
+    }
+    let windows: Vec<_> = std::fs::read_dir(place.path("out"))?.collect();
+    let folder = windows[0].as_ref().unwrap().path();
+    let index = json_of(&folder.join("index.json"))?;
+    assert_eq!(index["opened_by"], "pointsman engine profile");
+    assert_eq!(index["roles"], json!(["decode", "prefill", "serve"]));
+    let merged = json_of(&folder.join("merged.trace.json"))?;
+    let wanted = [("a/0", 2), ("a/1", 2), ("b/0", 2)].map(|(name, n)| (name.to_owned(), n));
+    assert_eq!(processes(&merged), wanted);
+
+    let some = ["--role", "prefill", "--role", "decode", "--json"];
+    let (status, said, _) = place.profile(&[&args[..], &some[..]].concat()).await?;
+    let index: Value = serde_json::from_str(&said)?;
+    let engines = index["engines"].as_array().context("engines")?;
+    assert_eq!((status, engines.len()), (0, 2), "{said}");
+    // One that fails, and the others' traces are there all the same.
+    let text = std::fs::read_to_string(place.path("p.toml"))?;
+    std::fs::write(
+        place.path("p.toml"),
+        text.replace("kind = \"null\"", "kind = \"vllm\""),
+    )?;
+    let (status, said, errors) = place.profile(&args).await?;
+    assert_eq!(status, 1);
+    ensure!(said.contains("a-rank-1.trace.json"), "{said}");
+    ensure!(
+        errors.contains("pointsman: c: it was not opened"),
+        "{errors}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_collects_names_and_hands_out_what_windows_leave() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let (token, admin) = (place.path("token"), host.admin.clone());
+    let remote = ["--admin", &admin, "--token-file", token.to_str().unwrap()];
+    let more = ["--duration", "20ms", "--out", "copy"];
+    let (status, said, errors) = place.profile(&[&remote[..], &more[..]].concat()).await?;
+    ensure!(status == 0, "{said}{errors}");
+    let (_, now) = ask(&host, None, "").await?;
+    let now: Value = serde_json::from_str(&now)?;
+    assert_eq!(now["folder"], json!(place.path("profiles")));
+    let index = &now["windows"][0];
+    let window = index["window"].as_str().context("no window")?;
+    ensure!(
+        index["opened_by"]
+            .as_str()
+            .is_some_and(|by| by.starts_with("operator 127.0.0.1:"))
+    );
+    // What the host keeps, what was copied, and what it hands out are the same.
+    for file in [
+        "index.json",
+        "merged.trace.json",
+        "a-rank-1.trace.json",
+        "b-rank-0.trace.json",
+    ] {
+        let kept = std::fs::read_to_string(place.path("profiles").join(window).join(file))?;
+        let copied = std::fs::read_to_string(place.path("copy").join(window).join(file))?;
+        let (status, sent) = ask(&host, None, &format!("/windows/{window}/{file}")).await?;
+        assert_eq!((status, &sent, &copied), (200, &kept, &kept), "{file}");
+    }
+    assert_eq!(
+        json_of(&place.path("profiles").join(window).join("index.json"))?,
+        *index
+    );
+    std::fs::write(place.path("profiles/secret"), "x")?;
+    for path in [
+        format!("/windows/{window}/..%2F..%2Ftoken"),
+        format!("/windows/{window}/%2E%2E"),
+        "/windows/%2E%2E/token".to_owned(),
+        "/windows/..%2F/token".to_owned(),
+        format!("/windows/{window}%2F..%2F/secret"),
+        format!("/windows/{window}/none.json"),
+        "/windows/20200101T000000Z-0001".to_owned(),
+        "/windows/20200101T000000Z-0001/index.json".to_owned(),
+    ] {
+        let (status, said) = ask(&host, None, &path).await?;
+        ensure!(
+            status == 404 && !said.contains(TOKEN),
+            "{path}: {status} {said}"
+        );
+    }
+    let url = format!("{admin}/api/v1/profile/windows/{window}/index.json");
+    assert_eq!(reqwest::get(url).await?.status(), 401, "without the token");
+
+    // Two more: the first one goes, and a start anew knows those that are left.
+    let mut names = vec![window.to_owned()];
+    for _ in 0..2 {
+        let wanted = json!({ "duration_ms": 5, "roles": ["serve"] });
+        let (_, started) = ask(&host, Some(wanted), "/start").await?;
+        let started: Value = serde_json::from_str(&started)?;
+        let window = started["window"].as_str().context("no window")?.to_owned();
+        done(&host, &window).await?;
+        names.push(window);
+    }
+    drop(host);
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let (_, now) = ask(&host, None, "").await?;
+    let now: Value = serde_json::from_str(&now)?;
+    assert_eq!(now["windows"][0]["window"], names[2].as_str(), "{now}");
+    ensure!(
+        now["windows"].as_array().is_some_and(|all| all.len() <= 3),
+        "{now}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_a_window_and_what_it_left_is_collected() -> Result<()> {
+    let place = Place::new()?;
+    std::fs::write(place.path("p.toml"), place.config("", &place.in_c()))?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let token = place.path("token");
+    let by_host = [
+        "--admin",
+        &host.admin,
+        "--token-file",
+        token.to_str().unwrap(),
+    ];
+    for how in [&["--config", "p.toml", "--out", "out"][..], &by_host[..]] {
+        let mut child = Command::new(pointsman())
+            .args(["--json", "engine", "profile", "--duration", "1h"])
+            .args(how)
+            .current_dir(place.0.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        // It says when it can be ended.
+        let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
+        let open = async {
+            while let Some(line) = lines.next_line().await? {
+                if line.contains("Ctrl-C ends it") {
+                    return Ok(());
+                }
+            }
+            anyhow::bail!("it ended before its window was open")
+        };
+        tokio::time::timeout(AT_LAST, open).await??;
+        let id = child.id().context("it has ended")?.to_string();
+        let sent = Command::new("kill")
+            .args(["-s", "INT", &id])
+            .status()
+            .await?;
+        ensure!(sent.success(), "kill: {sent}");
+        let output = tokio::time::timeout(AT_LAST, child.wait_with_output()).await??;
+        let index: Value = serde_json::from_slice(&output.stdout)?;
+        assert_eq!(output.status.code(), Some(0), "{index}");
+        assert_eq!(index["merged"]["events"], 6, "{index}");
+        let lasted = index["duration_ms"].as_u64().context("no duration")?;
+        ensure!(lasted < 3_600_000, "{lasted}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn windows_that_a_policy_opens_are_collected_under_its_name() -> Result<()> {
+    let place = Place::new()?;
+    let policy = format!(
+        "[policy]\nuse = {:?}\nconfig = {{ tick = \"profile\" }}\n\
+         [[grant]]\npolicy = \"driving-guest\"\nengines = [\"a\", \"b\"]",
+        guest("driving-guest")
+    );
+    let host = Host::start_config(&place.config(&policy, &place.in_c())).await?;
+    let looks = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        loop {
+            look.tick().await;
+            let (_, now) = ask(&host, None, "").await?;
+            let now: Value = serde_json::from_str(&now)?;
+            let windows = now["windows"].as_array().cloned().unwrap_or_default();
+            if let Some(done) = windows.iter().find(|window| window["state"] == "done") {
+                return anyhow::Ok(done.clone());
+            }
+        }
+    };
+    let index = tokio::time::timeout(AT_LAST, looks).await??;
+    assert_eq!(index["opened_by"], "policy driving-guest");
+    let engines = index["engines"].as_array().context("engines")?;
+    ensure!(
+        !engines.is_empty() && index["merged"]["events"].as_u64() > Some(0),
+        "{index}"
+    );
+    ensure!(
+        engines.iter().all(|engine| engine["engine"] != "c"),
+        "{index}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_that_is_full_is_said_and_no_window_stays_open() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    // Not a folder any more: also root could write to one that is merely read-only.
+    std::fs::write(place.path("profiles"), "in the way")?;
+    let wanted = json!({ "duration_ms": 5 });
+    let (_, started) = ask(&host, Some(wanted), "/start").await?;
+    let started: Value = serde_json::from_str(&started)?;
+    let index = done(&host, started["window"].as_str().context("no window")?).await?;
+    let error = index["error"].as_str().context("no error")?;
+    ensure!(
+        error.contains("cannot write") && error.contains("profiles"),
+        "{error}"
+    );
+    let (_, now) = ask(&host, None, "").await?;
+    let now: Value = serde_json::from_str(&now)?;
+    ensure!(
+        now["engines"]
+            .as_array()
+            .context("engines")?
+            .iter()
+            .all(|e| e["open"] == false)
+    );
+    Ok(())
+}
+
+/// Against the engine itself: what its ranks did is in the picture.
+#[tokio::test]
+async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() -> Result<()> {
+    let place = Place::new()?;
+    let (a, p) = (Engine::start("a", 2).await?, Engine::start("p", 1).await?);
+    let mut pools = String::new();
+    for (engine, role) in [(&a, "serve"), (&p, "prefill")] {
+        writeln!(
+            pools,
+            "[[pool]]\nname = {role:?}\nrole = {role:?}\ndialect = \"vllm\"\n\
+             endpoints = [{{ name = {:?}, url = {:?}, ranks = {} }}]\n\
+             driver = {{ kind = \"reference\" }}",
+            engine.name, engine.url, engine.ranks
+        )?;
+    }
+    let host = Host::start_config(&place.config("", &pools)).await?;
+    let (_, started) = ask(&host, Some(json!({})), "/start").await?;
+    let started: Value = serde_json::from_str(&started)?;
+    for n in 0..8 {
+        assert_eq!(
+            host.chat(&format!("s{n}"), "hello there").await?.status,
+            200
+        );
+    }
+    ask(&host, Some(json!({})), "/stop").await?;
+    let index = done(&host, started["window"].as_str().context("no window")?).await?;
+    assert_eq!(index["error"], Value::Null, "{index}");
+    let folder = PathBuf::from(index["folder"].as_str().context("no folder")?);
+    let merged = json_of(&folder.join("merged.trace.json"))?;
+    let found = processes(&merged);
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a/0", "a/1", "p/0"]);
+    ensure!(found[0].1 > 0 && found[1].1 > 0, "{found:?}");
+    // The index says of each rank what the engine counted.
+    let traces = index["engines"][0]["traces"].as_array().context("traces")?;
+    let said = index["engines"][0]["said"]["traces"]
+        .as_array()
+        .context("said")?;
+    for (trace, said) in traces.iter().zip(said) {
+        assert_eq!(trace["rank"], said["rank"], "{index}");
+        assert_eq!(said["dropped"], 0, "{index}");
+    }
+    Ok(())
+}
