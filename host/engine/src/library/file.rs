@@ -127,10 +127,7 @@ impl Load {
 }
 
 impl Bytes {
-    fn read<T: Pod>(&self, what: &str, at: u64, length: u64) -> Result<Vec<T>, FileError>
-    where
-        T: Clone,
-    {
+    fn read<T: Pod>(&self, what: &str, at: u64, length: u64) -> Result<Vec<T>, FileError> {
         let wanted = at.saturating_add(length);
         if wanted > self.length {
             return Err(FileError::Cut {
@@ -203,7 +200,7 @@ impl Bytes {
         Ok(*header)
     }
 
-    fn table<T: Pod + Clone>(
+    fn table<T: Pod>(
         &self,
         what: &str,
         at: u64,
