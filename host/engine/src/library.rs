@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::abi;
 use crate::driver::{Driver, Failure};
 pub use file::FileError;
+use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
 use opened::{Opened, bytes, check};
 
 /// Why a library is no driver. To blame: the driver, or the path.
@@ -126,11 +127,15 @@ impl Library {
         })?;
         // SAFETY: initialisers of the library run. That is what loading a driver means; whoever
         // names the file answers for it.
-        let library = unsafe { libloading::Library::new(Path::new(".").join(path)) };
-        let library = library.map_err(|source| LoadError::Load {
-            path: name.clone(),
-            source,
-        })?;
+        // All symbols now: one that is missing would end the process at its first call.
+        let library =
+            unsafe { System::open(Some(Path::new(".").join(path)), RTLD_NOW | RTLD_LOCAL) };
+        let library = library
+            .map(libloading::Library::from)
+            .map_err(|source| LoadError::Load {
+                path: name.clone(),
+                source,
+            })?;
         // SAFETY: the header gives the symbol its type.
         let entry = unsafe { library.get::<abi::EntryPoint>(abi::SYMBOL) };
         let Ok(entry) = entry else {

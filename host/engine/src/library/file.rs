@@ -12,8 +12,8 @@ use std::path::Path;
 
 use object::elf::{
     DT_NULL, Dyn64, ELFCLASS64, ELFDATA2LSB, ELFDATA2MSB, ELFMAG, EM_AARCH64, EM_RISCV, EM_X86_64,
-    ET_DYN, FileHeader64, PF_W, PF_X, PT_DYNAMIC, PT_LOAD, ProgramHeader64, SHF_ALLOC,
-    SHF_EXECINSTR, SHF_TLS, SHF_WRITE, SHT_NOBITS, SectionHeader64,
+    ET_DYN, FileHeader64, PF_W, PF_X, PT_DYNAMIC, PT_GNU_RELRO, PT_LOAD, ProgramHeader64,
+    SHF_ALLOC, SHF_EXECINSTR, SHF_TLS, SHF_WRITE, SHT_NOBITS, SectionHeader64,
 };
 use object::endian::NativeEndian;
 use object::pod::{Pod, slice_from_all_bytes};
@@ -97,6 +97,11 @@ pub(super) fn check(path: &Path) -> Result<(), FileError> {
     for section in &sections {
         agrees(section, &loads)?;
     }
+    for segment in &segments {
+        if segment.p_type.get(NATIVE) == PT_GNU_RELRO {
+            turns_read_only(segment, &loads)?;
+        }
+    }
     let dynamic = segments.iter().find(|s| s.p_type.get(NATIVE) == PT_DYNAMIC);
     let dynamic = dynamic.ok_or_else(|| damaged("wanted a dynamic table, found none"))?;
     bytes.dynamic(dynamic, &loads)
@@ -122,10 +127,7 @@ impl Load {
 }
 
 impl Bytes {
-    fn read<T: Pod>(&self, what: &str, at: u64, length: u64) -> Result<Vec<T>, FileError>
-    where
-        T: Clone,
-    {
+    fn read<T: Pod>(&self, what: &str, at: u64, length: u64) -> Result<Vec<T>, FileError> {
         let wanted = at.saturating_add(length);
         if wanted > self.length {
             return Err(FileError::Cut {
@@ -198,7 +200,7 @@ impl Bytes {
         Ok(*header)
     }
 
-    fn table<T: Pod + Clone>(
+    fn table<T: Pod>(
         &self,
         what: &str,
         at: u64,
@@ -311,6 +313,33 @@ fn loads(segments: &[ProgramHeader64<NativeEndian>], length: u64) -> Result<Vec<
         return Err(damaged("wanted segments to load, found none"));
     }
     Ok(loads)
+}
+
+/// What is read-only once it is relocated lies in a writable segment, and no further than the page that
+/// it ends in: what is written to later would follow.
+fn turns_read_only(
+    segment: &ProgramHeader64<NativeEndian>,
+    loads: &[Load],
+) -> Result<(), FileError> {
+    let (at, in_file) = (segment.p_vaddr.get(NATIVE), segment.p_filesz.get(NATIVE));
+    let load = loads.iter().find(|load| load.holds(at, in_file, true));
+    let page = if cfg!(target_arch = "x86_64") {
+        4096
+    } else {
+        65_536
+    };
+    let fits = load.is_some_and(|load| {
+        let ends = at.saturating_add(in_file).checked_next_multiple_of(page);
+        let offset = segment.p_offset.get(NATIVE);
+        let size = segment.p_memsz.get(NATIVE);
+        load.flags & PF_W != 0
+            && offset == load.offset + (at - load.address)
+            && ends.is_some_and(|ends| size >= in_file && size <= ends - at)
+    });
+    if fits {
+        return Ok(());
+    }
+    Err(damaged("the read-only part is not where its segment is"))
 }
 
 /// What a linker says of a section and of the segment that it is in is said twice, and the same.
