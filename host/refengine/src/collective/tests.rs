@@ -292,3 +292,68 @@ fn turned_off_and_on_at_any_moment_no_thread_hangs_and_all_see_the_same_rounds()
             .all(|(_, reduced)| *reduced == whole)
     );
 }
+
+#[test]
+fn a_thread_that_hangs_is_left_out_after_the_timeout_and_agrees_when_it_is_back() {
+    let timeout = std::time::Duration::from_millis(500);
+    let (group, members) = Group::new(4, on(), Some(timeout));
+    let done = Arc::new(AtomicBool::new(false));
+    let (wake, hangs) = mpsc::channel::<()>();
+    let mut hangs = Some(hangs);
+    // How many took part in a round, as rank 0 saw it last.
+    let took_part = Arc::new(AtomicUsize::new(0));
+    let threads: Vec<_> = (members.into_iter().enumerate())
+        .map(|(rank, mut member)| {
+            let (done, took_part) = (done.clone(), took_part.clone());
+            let mut hangs = (rank == 3).then(|| hangs.take().unwrap());
+            thread::spawn(move || {
+                let mut heard = Vec::new();
+                while !done.load(Ordering::Acquire) {
+                    if heard.len() == 20
+                        && let Some(hangs) = hangs.take()
+                    {
+                        hangs.recv().unwrap();
+                    }
+                    member.arrive(&[1; 8]);
+                    let outcome = block_on(member.outcome());
+                    if let (0, Outcome::Reduced { reduced, .. }) = (rank, outcome) {
+                        took_part.store(reduced.ranks, Ordering::Release);
+                    }
+                    heard.push(outcome);
+                }
+                heard
+            })
+        })
+        .collect();
+    let until = |ranks| {
+        while took_part.load(Ordering::Acquire) != ranks {
+            thread::yield_now();
+        }
+    };
+    until(4);
+    until(3);
+    assert_eq!(group.suspended(), [false, false, false, true]);
+    wake.send(()).unwrap();
+    until(4);
+    assert_eq!(group.suspended(), [false; 4]);
+    // Whoever sees that first leaves: the others hear of it in the round after.
+    done.store(true, Ordering::Release);
+    let heard: Vec<_> = threads.into_iter().map(|t| t.join().unwrap()).collect();
+
+    let back = |heard: &[Outcome]| -> Vec<Outcome> {
+        let failed = heard.iter().position(|o| *o == Outcome::Failed).unwrap();
+        let whole =
+            |o: &&Outcome| matches!(o, Outcome::Reduced { reduced, .. } if reduced.ranks == 4);
+        heard[failed..].iter().filter(whole).copied().collect()
+    };
+    let backs: Vec<_> = heard.iter().map(|heard| back(heard)).collect();
+    let shortest = backs.iter().map(Vec::len).min().unwrap();
+    assert!(shortest > 0);
+    for other in &backs {
+        assert_eq!(other[..shortest], backs[0][..shortest]);
+    }
+    let Outcome::Reduced { mode, .. } = backs[0][0] else {
+        panic!()
+    };
+    assert!(mode.epoch > 0, "all decide anew");
+}

@@ -161,7 +161,6 @@ impl RankTask {
         if let Some(end) = self.pacer.end_of(step.duration) {
             self.listen_until(end).await?;
         }
-        self.hand_out(&step);
         let pass = Pass {
             prefill_tokens: step.prefill_tokens,
             decode_sequences: step.decode_sequences,
@@ -170,9 +169,11 @@ impl RankTask {
             modelled_us: u64::try_from(step.duration.as_micros()).unwrap_or(u64::MAX),
         };
         self.tracer().end(begin, What::Pass(pass));
+        self.hand_out(&step);
         Ok(())
     }
 
+    /// What is counted of the step can be read as soon as its tokens can.
     fn hand_out(&mut self, step: &Step) {
         let now = self.clock.now();
         for token in &step.tokens {
@@ -181,6 +182,11 @@ impl RankTask {
                     None => self.latency.first(now.saturating_sub(client.arrived)),
                     Some(heard) => self.latency.next(now.saturating_sub(heard)),
                 }
+            }
+        }
+        self.publish();
+        for token in &step.tokens {
+            if let Some(client) = self.clients.get(&token.id) {
                 let _ = client.outputs.try_send(Output::Token {
                     index: token.index,
                     last: token.last,
