@@ -17,6 +17,7 @@ mod events;
 mod explain;
 mod field_cases;
 mod identity;
+mod measured;
 mod pass_through;
 mod ranks;
 mod reload;
