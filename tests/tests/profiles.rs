@@ -309,7 +309,7 @@ async fn ctrl_c_ends_a_window_and_what_it_left_is_collected() -> Result<()> {
 async fn windows_that_a_policy_opens_are_collected_under_its_name() -> Result<()> {
     let place = Place::new()?;
     let policy = format!(
-        "[policy]\nuse = {:?}\nconfig = {{ tick = \"profile\" }}\n\
+        "[policy]\nuse = {:?}\nconfig = {{ tick = \"windows\" }}\n\
          [[grant]]\npolicy = \"driving-guest\"\nengines = [\"a\", \"b\"]",
         guest("driving-guest")
     );
