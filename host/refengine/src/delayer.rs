@@ -118,9 +118,10 @@ pub fn add(sums: &mut Vector, vector: &Vector) {
     }
 }
 
-/// The collective did not come about: a rank is gone. What waits is not made to wait longer.
+/// The collective did not come about: a rank is gone, or did not come in time. What waits is not made to
+/// wait longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the ranks' all_reduce failed: a rank is gone")]
+#[error("the ranks' all_reduce failed: a rank is gone, or did not come in time")]
 pub struct CollectiveError;
 
 /// A decision by its cause; [`Cause::fires`] says which one.

@@ -18,14 +18,14 @@ pub enum Error {
     },
     /// A rank's thread could not be started; none is left.
     #[error(
-        "cannot start the thread of rank {rank}: {source}; have fewer ranks, or raise the limits on \
+        "cannot start the thread of rank {rank}: {cause}; have fewer ranks, or raise the limits on \
          threads and memory (ulimit -u, ulimit -v)"
     )]
     Thread {
         /// Which one.
         rank: usize,
         /// What the operating system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 

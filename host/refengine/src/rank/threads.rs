@@ -2,6 +2,8 @@
 
 use std::thread::{Builder, JoinHandle};
 
+use tokio::runtime::Runtime;
+
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::rank::{RankHandle, RankTask};
@@ -25,11 +27,12 @@ impl Threads {
         task: RankTask,
         gate: Gate,
     ) -> Result<(), Error> {
-        let failed = |source| Error::Thread { rank, source };
+        let failed = |cause| Error::Thread { rank, cause };
         // Timers only: a rank has no I/O.
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_time()
             .build()
+            .map(|runtime| Timers(Some(runtime)))
             .map_err(failed)?;
         let thread = Builder::new()
             .name(format!("rank-{rank}"))
@@ -38,6 +41,26 @@ impl Threads {
             .map_err(failed)?;
         self.0.push((handle.clone(), thread));
         Ok(())
+    }
+}
+
+/// Without a thread it is dropped where the server is started, in another runtime: there it must not
+/// wait for anything.
+struct Timers(Option<Runtime>);
+
+impl Timers {
+    fn block_on(&self, future: impl Future<Output = ()>) {
+        if let Some(runtime) = &self.0 {
+            runtime.block_on(future);
+        }
+    }
+}
+
+impl Drop for Timers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
     }
 }
 
