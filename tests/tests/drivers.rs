@@ -144,6 +144,23 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
     Ok(())
 }
 
+#[test]
+fn a_driver_that_hangs_while_it_is_loaded_is_refused() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (source, driver) = (folder.path().join("hang.c"), folder.path().join("hang.so"));
+    // Also one that nobody could hear any more.
+    let text = "#include <unistd.h>\n\
+                __attribute__((constructor)) static void at_load(void) { close(1); for (;;) pause(); }\n";
+    std::fs::write(&source, text)?;
+    build(&source, &driver)?;
+    let (status, text) = opened(&driver)?;
+    ensure!(
+        status == 1 && text.contains("its initialisers hang"),
+        "{text}"
+    );
+    Ok(())
+}
+
 fn with_driver(driver: &Path) -> String {
     format!(
         "[[pool]]\nname = \"p\"\nendpoints = [{{ name = \"a\", url = \"http://127.0.0.1:9\" }}]\n\

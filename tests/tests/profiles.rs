@@ -367,6 +367,27 @@ async fn a_folder_that_is_full_is_said_and_no_window_stays_open() -> Result<()> 
     Ok(())
 }
 
+#[tokio::test]
+async fn a_host_that_is_told_to_end_ends_its_windows_and_keeps_what_they_left() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let (_, started) = ask(&host, Some(json!({})), "/start").await?;
+    let started: Value = serde_json::from_str(&started)?;
+    let window = started["window"].as_str().context("no window")?;
+    host.process.signal("TERM").await?;
+    let looks = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        let index = place.path("profiles").join(window).join("index.json");
+        while !index.exists() {
+            look.tick().await;
+        }
+        json_of(&index)
+    };
+    let index = tokio::time::timeout(AT_LAST, looks).await??;
+    assert_eq!(index["merged"]["events"], 6, "{index}");
+    Ok(())
+}
+
 /// Against the engine itself: what its ranks did is in the picture.
 #[tokio::test]
 async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() -> Result<()> {
@@ -408,6 +429,7 @@ async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() 
         .context("said")?;
     for (trace, said) in traces.iter().zip(said) {
         assert_eq!(trace["rank"], said["rank"], "{index}");
+        assert_eq!(trace["events"], said["events"], "{index}");
         assert_eq!(said["dropped"], 0, "{index}");
     }
     Ok(())

@@ -4,69 +4,57 @@
 //! driver that crashes or hangs there would take the requests with it, also on a reload. So a child loads
 //! it first; initialisers of a driver run twice, and must not hold what only one process can have.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use pointsman_engine::Library;
-use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
+use tokio::process::Command;
 
 /// To load it and read its table.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Of what the child says, bytes.
-const SAID: u64 = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// This file, if it can be loaded.
 pub fn load(path: &Path) -> Result<Library> {
-    match child(path) {
-        Ok(child) => tried(child, path)?,
-        Err(error) => {
-            tracing::warn!(%error, "no process to try the driver in: it is loaded as it is");
-        }
-    }
+    // On a thread of its own: whoever calls may be within a runtime.
+    let tried = thread::scope(|scope| scope.spawn(|| tried(path)).join());
+    tried.map_err(|_| anyhow!("cannot load {}: no way to try it", path.display()))??;
     Ok(Library::load(path)?)
 }
 
-/// This very binary, also if another one has taken its place on disk.
-fn child(path: &Path) -> std::io::Result<Child> {
-    Command::new(format!("/proc/{}/exe", std::process::id()))
+fn tried(path: &Path) -> Result<()> {
+    let (file, remedy) = (path.display(), "build it anew, and rename it into place");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("no runtime")?;
+    // This very binary, also if another one has taken its place on disk.
+    let mut child = Command::new(format!("/proc/{}/exe", std::process::id()));
+    child
         .args(["engine", "try-driver", "--"])
         .arg(path)
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-}
-
-fn tried(mut child: Child, path: &Path) -> Result<()> {
-    let (file, remedy) = (path.display(), "build it anew, and rename it into place");
-    let output = child.stdout.take().context("no output of the child")?;
-    let (sender, said) = channel();
-    // It ends when the child does, or closes its output.
-    let reader = thread::Builder::new().spawn(move || {
-        let mut text = String::new();
-        let _ = output.take(SAID).read_to_string(&mut text);
-        let _ = sender.send(text);
-    });
-    reader.context("no thread to read what the child says")?;
-    let said = said.recv_timeout(PATIENCE);
-    if said.is_err() {
-        let _ = child.kill();
-    }
-    let status = child.wait()?;
-    let Ok(said) = said else {
-        bail!(
+        .kill_on_drop(true);
+    let output = runtime.block_on(async { tokio::time::timeout(PATIENCE, child.output()).await });
+    let output = match output {
+        Ok(Ok(output)) => output,
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "no process to try the driver in: it is loaded as it is");
+            return Ok(());
+        }
+        Err(_) => bail!(
             "cannot load {file}: it is not loaded after {PATIENCE:?}: its initialisers hang; {remedy}"
-        );
+        ),
     };
+    let status = output.status;
     if let Some(signal) = status.signal() {
         bail!("cannot load {file}: a process that loaded it died of signal {signal}; {remedy}");
     }
     if !status.success() {
-        match said.trim() {
+        match String::from_utf8_lossy(&output.stdout).trim() {
             "" => {
                 bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}")
             }

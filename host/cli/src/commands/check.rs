@@ -1,7 +1,7 @@
 //! `pointsman check`: everything that `serve` would refuse, without serving.
 
 use super::{print_json, serve};
-use crate::config::Config;
+use crate::config::{Config, DriverKind, Pool};
 use crate::engines::{Driven, EVERY};
 use anyhow::{Result, bail, ensure};
 use pointsman_engine::Failure;
@@ -64,7 +64,11 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
 pub fn deployments(config: &Config, driven: &Driven) -> [Vec<String>; 2] {
     let (mut impossible, mut differs) = (Vec::new(), Vec::new());
     let seats = driven.of(&EVERY);
-    for pool in &config.pools {
+    let says = |pool: &&Pool| {
+        let kind = pool.driver.as_ref().map(|driver| driver.kind);
+        matches!(kind, Some(DriverKind::Reference | DriverKind::Sglang))
+    };
+    for pool in config.pools.iter().filter(says) {
         for endpoint in &pool.endpoints {
             let name = &endpoint.name;
             let engine = seats.iter().find(|(of, _)| of == name);

@@ -30,7 +30,8 @@ enum Command {
     Delayer(delayer::Args),
     /// Open an engine driver (a shared library), set knobs, and print what it says
     Driver(driver::Args),
-    /// Open a profiling window on engines, and collect what it leaves
+    /// Open a profiling window on engines, and collect what it leaves: with a running host (--admin,
+    /// --token-file), or without one (--config)
     Profile(profile::Args),
     /// Load a driver and end: what other commands do first, in a process that may die of it
     #[command(hide = true)]

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Arguments.
@@ -28,6 +28,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
 }
+
+/// For profiling windows that are open when the process is told to end.
+const WINDOWS_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs until the process is told to end.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
@@ -84,7 +87,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         recordings,
         swapper: deciding.swapper,
         engines: engines.clone(),
-        windows,
+        windows: windows.clone(),
         route,
         reload: reload.clone(),
     };
@@ -106,6 +109,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     witnesses.recorder.stop();
+    windows.end(WINDOWS_PATIENCE);
     Ok(ExitCode::SUCCESS)
 }
 

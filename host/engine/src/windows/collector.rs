@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
 
@@ -217,6 +217,22 @@ impl Collector {
             .changed
             .wait_timeout_while(records, patience, waits);
         find(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Ends all windows, and waits until what they left is written, as long as there is time: an engine
+    /// whose host ends would record for ever.
+    pub fn end(&self, patience: Duration) {
+        let begun = Instant::now();
+        let mut engines = (self.shared.engines)();
+        engines.retain(|engine| engine.desk.profile().open.is_some());
+        each(&engines, |desk| desk.profile_stop_within(patience));
+        let waits = |records: &mut Vec<Record>| {
+            records
+                .iter()
+                .any(|record| record.index.state != State::Done)
+        };
+        let rest = patience.saturating_sub(begun.elapsed());
+        let _waited = (self.shared.changed).wait_timeout_while(self.shared.records(), rest, waits);
     }
 
     /// The windows that are there, the last ones first: those of this host, and those that lie in the
