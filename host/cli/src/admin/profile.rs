@@ -89,8 +89,9 @@ pub async fn stop(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
     let window = Window::of(request).await?;
     let driven = admin.engines.clone();
     engines(admin, window.who(), move |name, desk| {
+        let profile = desk.profile_stop()?;
         driven.taken_over(name);
-        Ok(json!({ "open": false, "profile": desk.profile_stop()? }))
+        Ok(json!({ "open": false, "profile": profile }))
     })
     .await
 }
