@@ -1,17 +1,21 @@
 //! A policy that keeps failing is taken out: the one before it decides, or nobody for a while.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use pointsman_core::{
     Core, Fallback, Incoming, Limits as Table, ManualClock, Outcome, Source, Worker, decide,
 };
 use pointsman_runtime::{Candidate, Engine, Limits, Protection, Slot, SwapError};
 use pointsman_tests::{fleet, guest, policy};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const LIMITS: Limits = Limits {
     time_ms: 50,
     memory_mb: 8,
 };
+
+/// Much longer than anything here takes; only ends a test that has failed.
+const AT_LAST: Duration = Duration::from_secs(30);
 
 struct Rig {
     core: Arc<Core>,
@@ -199,14 +203,58 @@ fn no_request_waits_for_configure() -> Result<()> {
     let next = candidate(rig.slot.engine(), "slow-start")?;
     let configured = || rig.core.cells("slow-start").get(0);
     rig.slot.ready(&next)?;
-    assert_eq!(configured(), 2, "one for each worker");
+    assert_eq!(configured(), 3, "one for each worker, one in stock");
     rig.slot.swap(next)?;
     let workers = [rig.slot.router(), rig.slot.router()];
-    assert_eq!(configured(), 2, "they found theirs");
+    assert_eq!(configured(), 3, "they found theirs");
     drop(workers);
     rig.slot.rollback()?;
     rig.slot.rollback()?;
     let _workers = [rig.slot.router(), rig.slot.router()];
-    assert_eq!(configured(), 2, "and when it comes back");
+    assert_eq!(configured(), 3, "and when it comes back");
+    Ok(())
+}
+
+#[test]
+fn after_a_trap_no_request_waits_for_configure_either() -> Result<()> {
+    let rig = Rig::new("least-tokens")?;
+    rig.slot.set_workers(1);
+    let wasm = std::fs::read(guest("trap-on-nth"))?;
+    let next = Candidate {
+        prepared: Arc::new(rig.slot.engine().load(&wasm, "{\"n\": 2}", LIMITS)?),
+        origin: "trap-on-nth".to_owned(),
+        digest: "trap-on-nth".to_owned(),
+    };
+    rig.slot.ready(&next)?;
+    rig.slot.swap(next)?;
+    let configured = || rig.core.cells("trap-on-nth").get(0);
+    let until = |wanted| {
+        let began = Instant::now();
+        while configured() != wanted && began.elapsed() < AT_LAST {
+            std::thread::yield_now();
+        }
+        assert_eq!(configured(), wanted);
+    };
+    let generation = rig.slot.generation();
+    let (policy, mut router) = rig.slot.router();
+    let worker = Worker::new(rig.core.clone(), policy);
+    let mut send = || match decide(
+        &worker,
+        router.as_mut(),
+        Fallback::LeastLoad,
+        &Incoming::default(),
+    ) {
+        Outcome::Routed(ticket) => ticket.verdict().failure.clone(),
+        Outcome::Refused(_) => None,
+    };
+    assert_eq!(configured(), 2, "its own, and one in stock");
+    for traps in 1..=3 {
+        assert_eq!(send(), None);
+        assert_eq!(configured(), 1 + traps, "it was up already");
+        let failure = send().context("it does not trap")?;
+        rig.slot.failed(generation, &failure);
+        // Beside the requests, the next one comes up.
+        until(2 + traps);
+    }
     Ok(())
 }

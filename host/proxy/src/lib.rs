@@ -40,6 +40,7 @@ mod shadow_metrics;
 mod site;
 mod sse;
 mod table;
+mod target_metrics;
 mod thread;
 mod upstream;
 mod usage;

@@ -1,7 +1,7 @@
 //! What is counted. Each thread counts for itself, without contention; a scrape adds up.
 
-use crate::shadow_metrics;
 use crate::witnesses::Witnesses;
+use crate::{shadow_metrics, target_metrics};
 use hashbrown::{Equivalent, HashMap};
 use pointsman_core::{Affinity, Core, Phase, Source};
 use prometheus_client::collector::Collector;
@@ -219,7 +219,8 @@ impl Collector for Scrape {
         self.policies(&mut encoder)?;
         self.decisions(&mut encoder)?;
         self.fixed(&mut encoder)?;
-        self.targets(&mut encoder)?;
+        target_metrics::encode(&self.core, &mut encoder)?;
+        self.bindings(&mut encoder)?;
         match &*self.witnesses.shadow.load() {
             Some(shadow) => shadow_metrics::encode(&shadow.report(), &mut encoder),
             None => Ok(()),
@@ -363,45 +364,7 @@ impl Scrape {
         Ok(())
     }
 
-    fn targets(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
-        let fleet = self.core.fleet.snapshot();
-        // One that is removed is shown until nothing is in flight there; its name may be another's now.
-        let mut targets = BTreeMap::<&str, Vec<u32>>::new();
-        for (target, spec) in fleet.targets().chain(fleet.leaving()) {
-            targets.entry(&spec.endpoint.name).or_default().push(target);
-        }
-        let mut each = |name, help, value: &dyn Fn(u32) -> i64| {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for (name, targets) in &targets {
-                let labels: Labels = vec![("target", (*name).to_owned())];
-                let sum: i64 = targets.iter().map(|&target| value(target)).sum();
-                ConstGauge::new(sum).encode(family.encode_family(&labels)?)?;
-            }
-            Ok(())
-        };
-        let ledger = fleet.ledger();
-        each(
-            "pointsman_target_requests",
-            "Outstanding requests",
-            &|target| i64::from(ledger.load(target).requests),
-        )?;
-        each(
-            "pointsman_target_prefill_tokens",
-            "Outstanding prefill tokens",
-            &|target| signed(ledger.load(target).prefill_tokens),
-        )?;
-        each("pointsman_target_sessions", "Sessions bound", &|target| {
-            i64::from(ledger.load(target).sessions)
-        })?;
-        each(
-            "pointsman_target_up",
-            "1: healthy, breaker closed",
-            &|target| {
-                let standing = fleet.standing(target);
-                i64::from(standing.is_some_and(|s| s.healthy && s.closed && !s.removed))
-            },
-        )?;
-        self.latencies(encoder, &targets)?;
+    fn bindings(&self, encoder: &mut DescriptorEncoder) -> fmt::Result {
         let bindings = self.core.bindings().len();
         let bindings = ConstGauge::new(i64::try_from(bindings).unwrap_or(i64::MAX));
         gauge(
@@ -410,44 +373,6 @@ impl Scrape {
             "Bindings in the affinity table",
             &bindings,
         )
-    }
-}
-
-/// Label and statistic.
-const QUANTILES: [(&str, &str); 3] = [("0.5", "p50"), ("0.9", "p90"), ("0.99", "p99")];
-
-impl Scrape {
-    /// Of those targets of which somebody wants to know, and that have answered lately.
-    fn latencies(
-        &self,
-        encoder: &mut DescriptorEncoder,
-        targets: &BTreeMap<&str, Vec<u32>>,
-    ) -> fmt::Result {
-        let now_ms = self.core.now_ms();
-        let mut each = |kind: &str, help: &str| {
-            let name = format!("pointsman_target_{kind}_seconds");
-            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-            for (target, numbers) in targets {
-                for (quantile, stat) in QUANTILES {
-                    let stat = format!("{kind}_ms_{stat}");
-                    // Of a name that has moved, the one that has it now.
-                    let found = (numbers.iter().rev())
-                        .find_map(|&target| self.core.measured.stat(target, now_ms, &stat));
-                    let Some(ms) = found else { continue };
-                    let labels: Labels = vec![
-                        ("target", (*target).to_owned()),
-                        ("quantile", quantile.to_owned()),
-                    ];
-                    ConstGauge::new(ms / 1000.0).encode(family.encode_family(&labels)?)?;
-                }
-            }
-            Ok(())
-        };
-        each(
-            "ttft",
-            "From sending a request to the first bytes of its stream, over the last 5 s",
-        )?;
-        each("itl", "Between the events of a stream, over the last 5 s")
     }
 }
 
@@ -473,7 +398,7 @@ pub(crate) fn gauge(
     value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }
 
-fn signed(n: u64) -> i64 {
+pub(crate) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 

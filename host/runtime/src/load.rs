@@ -167,6 +167,12 @@ impl Prepared {
         Ok(())
     }
 
+    /// Whether so many instances wait.
+    pub(crate) fn has(&self, instances: usize, cells: &Arc<Cells>) -> bool {
+        let spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
+        spares.iter().filter(|live| live.is_over(cells)).count() >= instances
+    }
+
     /// An instance that is up already.
     pub(crate) fn take(&self, cells: &Arc<Cells>) -> Option<Live> {
         let mut spares = self.spares.lock().unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +180,8 @@ impl Prepared {
         Some(spares.swap_remove(place))
     }
 
-    /// One that a worker needs no more: there are at most as many as were ready or are workers.
+    /// One that a worker needs no more: there are at most as many as were ready or are workers, and those
+    /// in stock.
     pub(crate) fn give(&self, live: Live) {
         (self.spares.lock().unwrap_or_else(PoisonError::into_inner)).push(live);
     }

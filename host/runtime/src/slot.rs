@@ -3,6 +3,9 @@
 //! Replacing it moves the generation; workers follow with their next request, and the old one is
 //! dropped after its last call. State stays: it belongs to the host.
 //!
+//! An instance is thrown away when it fails. Others are in stock by then, brought up on a thread of their
+//! own: no request waits for `configure`.
+//!
 //! A policy that fails [`Protection::failures`] times within [`Protection::within_ms`] is taken out:
 //! the one before it decides again, or, where there is none, the fallback alone does for a while. Both
 //! last twice as long each time, so that a policy that fails on every request costs a bounded share
@@ -17,9 +20,12 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 use thiserror::Error;
 
+/// Instances that wait for a failure.
+const IN_STOCK: usize = 1;
 /// Policies whose bans are remembered; the table is emptied beyond.
 const MAX_BANS: usize = 256;
 
@@ -178,14 +184,34 @@ impl Slot {
         self.workers.store(workers, Ordering::Relaxed);
     }
 
-    /// Brings up an instance for each worker, so that none of them does it while requests wait. Takes
-    /// that many times what `configure` takes: off the request path, before [`Slot::swap`].
+    /// Brings up an instance for each worker, so that none of them does it while requests wait, and one
+    /// in stock. Takes that many times what `configure` takes: off the request path, before
+    /// [`Slot::swap`].
     ///
     /// # Errors
     /// If one does not come up.
     pub fn ready(&self, next: &Candidate) -> Result<(), LoadError> {
         let cells = self.core.cells(&next.prepared.policy().name);
-        (next.prepared).ready(self.workers.load(Ordering::Relaxed), &cells)
+        let workers = self.workers.load(Ordering::Relaxed);
+        (next.prepared).ready(workers + IN_STOCK, &cells)
+    }
+
+    /// Sees to it that so many instances wait, and waits for none. Without workers nobody would take
+    /// them.
+    fn stock(&self, prepared: &Arc<Prepared>, cells: &Arc<Cells>, instances: usize) {
+        if self.workers.load(Ordering::Relaxed) == 0 || prepared.has(instances, cells) {
+            return;
+        }
+        let (policy, cells) = (prepared.clone(), cells.clone());
+        let name = "pointsman-stock".to_owned();
+        let bring_up = move || {
+            if let Err(error) = policy.ready(1, &cells) {
+                tracing::warn!(policy = policy.policy().name, "none in stock: {error}");
+            }
+        };
+        if let Err(error) = thread::Builder::new().name(name).spawn(bring_up) {
+            tracing::warn!(%error, "no thread to bring up an instance of the policy");
+        }
     }
 
     /// Puts another policy in place; returns its generation.
@@ -363,11 +389,12 @@ impl Source for Slot {
             );
         };
         let cells = self.core.cells(&prepared.policy().name);
-        let mut instance = Instance::new(prepared.clone(), cells);
+        let mut instance = Instance::new(prepared.clone(), cells.clone());
         // It came up when it was loaded; should it not now, the first question says why.
         if let Err(failure) = instance.warm() {
             tracing::error!(policy = prepared.policy().name, "{failure}");
         }
+        self.stock(prepared, &cells, IN_STOCK);
         (prepared.policy().clone(), Box::new(instance))
     }
 
@@ -387,7 +414,13 @@ impl Source for Slot {
         }
         if history.failures.len() >= self.protection.failures {
             self.take_out(&mut history, failure);
+            return;
         }
+        let prepared = history.now.prepared.clone();
+        drop(history);
+        let cells = self.core.cells(&prepared.policy().name);
+        // One for the worker whose instance is gone.
+        self.stock(&prepared, &cells, IN_STOCK + 1);
     }
 }
 

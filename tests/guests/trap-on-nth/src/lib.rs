@@ -1,5 +1,7 @@
-//! A slow burn: an instance decides well, but for its n-th request, on which it panics.
+//! A slow burn: an instance decides well, but for its n-th request, on which it panics. Counts in cell 0
+//! how often it was configured.
 
+use pointsman_sdk::bindings::pointsman::policy::state;
 use pointsman_sdk::prelude::*;
 use std::cell::Cell;
 
@@ -28,6 +30,8 @@ impl Policy for TrapOnNth {
     const REASONS: &'static [&'static str] = &["first"];
 
     fn new(config: Config) -> Result<Self, String> {
+        let before = state::get(0);
+        state::swap(0, before, before + 1);
         let left = Cell::new(config.n);
         Ok(TrapOnNth { left })
     }
