@@ -2,10 +2,10 @@
 
 use crate::config::Config;
 use crate::law::{Seen, Setting, next};
-#[cfg(target_arch = "wasm32")]
-use pointsman_sdk::Level;
 use pointsman_sdk::Target;
 use pointsman_sdk::engine::{Failure, Knob};
+#[cfg(target_arch = "wasm32")]
+use pointsman_sdk::{Host as _, Level, engine, observing};
 use std::collections::BTreeMap;
 
 const DELAYER: &str = "prefill_delayer";
@@ -30,47 +30,43 @@ pub(crate) trait Engines {
 pub(crate) struct Host;
 
 #[cfg(target_arch = "wasm32")]
-mod imports {
-    pub(super) use pointsman_sdk::bindings::pointsman::policy::{fleet, log, state};
-    pub(super) use pointsman_sdk::engine;
-}
-
-#[cfg(target_arch = "wasm32")]
 impl Engines for Host {
     fn targets(&mut self) -> Vec<(Target, String)> {
+        let mut host = observing();
         let endpoint = |target| {
-            let name = imports::fleet::describe(target)?.name;
+            let name = host.describe(target)?.name;
             let (endpoint, _) = name.rsplit_once('/')?;
             Some((target, endpoint.to_owned()))
         };
-        let all = imports::fleet::columns().target;
+        let all = observing().columns().target;
         all.into_iter().filter_map(endpoint).collect()
     }
 
     fn knobs(&mut self, at: Target) -> Result<Vec<Knob>, Failure> {
-        imports::engine::knobs(at)
+        engine::knobs(at)
     }
 
     fn set(&mut self, at: Target, name: &str, value: i64) -> Result<(), Failure> {
-        imports::engine::knob_set(Some(at), name, value)
+        engine::knob_set(Some(at), name, value)
     }
 
     fn stat(&mut self, at: Target, name: &str) -> Result<f64, Failure> {
-        imports::engine::stat(at, name)
+        engine::stat(at, name)
     }
 
     fn kept(&mut self, cell: u64) -> u64 {
-        imports::state::get(cell)
+        observing().get(cell)
     }
 
     fn keep(&mut self, cell: u64, value: u64) {
         // Nobody else writes: there is one control instance.
-        let before = imports::state::get(cell);
-        imports::state::swap(cell, before, value);
+        let mut host = observing();
+        let before = host.get(cell);
+        host.swap(cell, before, value);
     }
 
     fn warn(&mut self, message: &str) {
-        imports::log::write(Level::Warn, message);
+        observing().log(Level::Warn, message);
     }
 }
 
