@@ -13,7 +13,7 @@ use pointsman_tests::{Metrics, Process, pointsman};
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -96,15 +96,18 @@ impl Engine {
 /// Chats on every rank, as fast as they are answered, until it is told to stop.
 struct Load {
     stop: Arc<AtomicBool>,
+    /// Clients that were refused, and have left.
+    left: Arc<AtomicUsize>,
     clients: JoinSet<Result<Vec<(usize, u16, String)>>>,
 }
 
 impl Load {
     fn start(engine: &Arc<Engine>) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, left) = (Arc::new(AtomicBool::new(false)), Arc::default());
         let mut clients = JoinSet::new();
         for client in 0..3 * RANKS {
             let (engine, stop) = (engine.clone(), stop.clone());
+            let left: Arc<AtomicUsize> = Arc::clone(&left);
             clients.spawn(async move {
                 let (rank, mut answers) = (client % RANKS, Vec::new());
                 for turn in 0.. {
@@ -117,13 +120,18 @@ impl Load {
                     answers.push((rank, status, answer.text().await?));
                     // It has its answer, and there is no other.
                     if status == 503 {
+                        left.fetch_add(1, Ordering::Release);
                         break;
                     }
                 }
                 Ok(answers)
             });
         }
-        Load { stop, clients }
+        Load {
+            stop,
+            left,
+            clients,
+        }
     }
 
     /// Rank, status and body of every answer.
@@ -174,11 +182,12 @@ async fn a_rank_killed_in_mid_collective_fails_one_tick_of_the_others_and_none_o
     engine.post("/fault", &kill).await?;
     let dead = |stats: &Value| stats["ranks"][VICTIM]["alive"] == false;
     let killed = engine.until("dead", dead).await?;
-    // The others go on while the load does.
+    // The others go on while the load does, and each client of the dead one is told.
     let more = |stats: &Value| {
-        others
-            .iter()
-            .all(|r| ticks(stats, *r) > ticks(&killed, *r) + 50)
+        load.left.load(Ordering::Acquire) == 3
+            && others
+                .iter()
+                .all(|r| ticks(stats, *r) > ticks(&killed, *r) + 50)
     };
     engine.until("more ticks", more).await?;
     let answers = load.end().await?;
@@ -237,13 +246,13 @@ async fn a_rank_killed_in_mid_collective_fails_one_tick_of_the_others_and_none_o
 #[tokio::test]
 async fn a_rank_that_hangs_in_mid_collective_is_left_out_and_agrees_when_it_is_back() -> Result<()>
 {
-    // A tick of 5 ms takes half of one, the timeout 2 s, the hang 5 s.
+    // A tick of 5 ms takes half of one, the timeout 2 s, the hang 8 s.
     let more = ["--time-scale", "0.1", "--collective-timeout-ms", "20000"];
     let engine = Arc::new(Engine::start("hang", &more).await?);
     let all: Vec<usize> = (0..RANKS).collect();
     let load = Load::start(&engine);
     engine.until("ticks", |stats| ticks(stats, 0) > 50).await?;
-    let hang = json!({ "mode": "hang-rank", "rank": VICTIM, "after": "collective", "duration_ms": 50_000 });
+    let hang = json!({ "mode": "hang-rank", "rank": VICTIM, "after": "collective", "duration_ms": 80_000 });
     engine.post("/fault", &hang).await?;
     let suspended = |stats: &Value| stats["ranks"][VICTIM]["suspended"] == true;
     let left_out = engine.until("suspended", suspended).await?;
