@@ -67,9 +67,9 @@ pub struct Opener {
 pub struct Profile {
     /// The one that is open.
     pub open: Option<OpenWindow>,
-    /// The traces of the last one are still to be collected; until then none is opened, because an
-    /// engine may keep them no longer.
-    pub collecting: bool,
+    /// Whose the last one was, if its traces are still to be collected; until then none is opened,
+    /// because an engine may keep them no longer.
+    pub collecting: Option<Opener>,
     /// What the driver said when the last one ended: where the trace is, or a summary.
     pub last: Option<Result<String, Failure>>,
 }
@@ -85,7 +85,12 @@ impl Profile {
             let why = format!("a window is open already{by}: stop it first");
             return Err(Failure::Unavailable(why));
         }
-        if self.collecting {
+        self.is_collected()
+    }
+
+    /// Whether the traces of the last one were fetched.
+    fn is_collected(&self) -> Result<(), Failure> {
+        if self.collecting.is_some() {
             let why = "the traces of the last window are still being collected: try again";
             return Err(Failure::unavailable(why));
         }
@@ -175,7 +180,7 @@ impl Desk {
     /// The traces of the last window were fetched, or never will be.
     pub(crate) fn profile_collected(&self) {
         let mut profile = self.profile.lock().unwrap_or_else(PoisonError::into_inner);
-        profile.collecting = false;
+        profile.collecting = None;
     }
 
     /// How many ranks there are.
@@ -239,9 +244,24 @@ impl Desk {
         opener: Opener,
         duration: Option<Duration>,
     ) -> Result<(), Failure> {
+        self.profile_start_within(self.limits.deadline, opener, duration)
+    }
+
+    /// The same for one who has time: an engine may set up its profiler first.
+    ///
+    /// # Errors
+    /// See [`Desk::ranks`].
+    pub fn profile_start_within(
+        &self,
+        patience: Duration,
+        opener: Opener,
+        duration: Option<Duration>,
+    ) -> Result<(), Failure> {
         // Said at once: the driver's thread may be busy with a trace.
-        self.profile().may_open()?;
-        self.call(move |worker| worker.profile_start(opener, duration))
+        self.profile().is_collected()?;
+        self.call_within(patience, move |worker| {
+            worker.profile_start(opener, duration)
+        })
     }
 
     /// It ends; what [`Profile::last`] says.

@@ -301,6 +301,40 @@ fn windows_that_policies_open_are_collected_and_those_that_overlap_are_one() {
 }
 
 #[test]
+fn a_policys_next_window_is_done_also_if_the_last_one_was_still_being_collected() {
+    let place = tempfile::tempdir().unwrap();
+    let (go_on, waits) = channel();
+    let waits = Does::Waits(Arc::new(Mutex::new(waits)));
+    let all = engines(&[("a", "serve", Does::Traces(1)), ("b", "serve", waits)]);
+    let collector = collector(&all, Some(place.path()), 3);
+    let policy = Opener {
+        by: "policy p".into(),
+        number: 0,
+    };
+    let window = |n: usize| {
+        all[n].desk.profile_start_for(policy.clone(), None).unwrap();
+        all[n].desk.profile_stop().unwrap();
+    };
+    // Until it is collected, `a` opens no other.
+    window(0);
+    while all[0].desk.profile().collecting.is_some() {
+        thread::yield_now();
+    }
+    window(1);
+    window(0);
+    go_on.send(()).unwrap();
+    let done = loop {
+        let windows = collector.windows();
+        if windows.len() > 1 && windows.iter().all(|window| window["state"] == "done") {
+            break windows;
+        }
+        thread::yield_now();
+    };
+    let parts = done.iter().map(|w| w["engines"].as_array().unwrap().len());
+    assert_eq!(parts.sum::<usize>(), 3, "{done:?}");
+}
+
+#[test]
 fn while_traces_are_fetched_others_are_served_and_no_window_begins() {
     let place = tempfile::tempdir().unwrap();
     let (go_on, waits) = channel();

@@ -76,7 +76,7 @@ pub async fn look(State(admin): State<Arc<Admin>>) -> Answer {
             };
             json!({
                 "engine": name, "role": role(seat.phase), "open": profile.open.is_some(), "opened_by": by,
-                "collecting": profile.collecting, "profile": last, "error": error,
+                "collecting": profile.collecting.is_some(), "profile": last, "error": error,
             })
         })
         .collect();

@@ -103,30 +103,26 @@ impl Worker {
         said
     }
 
-    /// What became of the window. Whoever collects it hears of it before it counts as closed: there is no
-    /// moment at which a window is neither open nor on its way.
+    /// What became of the window. Whoever collects it hears of it while the lock is held: there is no moment
+    /// at which a window is neither open nor to be collected.
     fn ended(&mut self, said: Result<String, Failure>) {
         let window = self.window.take();
-        let collects = match (window, self.listener.get()) {
-            (Some(Window { opener, since, .. }), Some(listener)) => {
-                self.profile().collecting = true;
-                listener(Ended {
-                    opener,
-                    started: since.0,
-                    lasted: since.1.elapsed(),
-                    said: said.clone(),
-                });
-                true
-            }
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
         let mut profile = self.profile();
         // A stop without a window is an answer, not the end of one.
-        if collects || said.is_ok() {
-            profile.last = Some(said);
+        if window.is_some() || said.is_ok() {
+            profile.last = Some(said.clone());
         }
         profile.open = None;
+        if let (Some(Window { opener, since, .. }), Some(listener)) = (window, self.listener.get())
+        {
+            profile.collecting = Some(opener.clone());
+            listener(Ended {
+                opener,
+                started: since.0,
+                lasted: since.1.elapsed(),
+                said,
+            });
+        }
     }
 
     fn profile(&self) -> std::sync::MutexGuard<'_, Profile> {

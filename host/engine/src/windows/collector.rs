@@ -22,6 +22,8 @@ use work::Work;
 
 /// For an engine that writes its traces before it answers.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(120);
+/// For an engine that sets up its profiler before it answers.
+const START_PATIENCE: Duration = Duration::from_secs(10);
 /// Of an index that is read, bytes: 1,024 engines of 1,024 ranks fit.
 const INDEX_BYTES: u64 = 256 << 20;
 
@@ -95,8 +97,8 @@ enum Message {
     Ended(String, &'static str, Ended),
     /// For this window.
     Collected(String, Engine),
-    /// Whether it is done.
-    Look(String),
+    /// Something has changed that no engine says.
+    Look,
     Close,
 }
 
@@ -154,7 +156,7 @@ impl Collector {
         // Before any of them begins: a short window may be over before the last one has begun.
         self.shared.records().push(record);
         let said = each(&engines, |desk| {
-            desk.profile_start_for(opener.clone(), duration)
+            desk.profile_start_within(START_PATIENCE, opener.clone(), duration)
         });
         let mut records = self.shared.records();
         if said.iter().all(|(.., said)| said.is_err()) {
@@ -182,7 +184,7 @@ impl Collector {
             }
         }
         drop(records);
-        let _ = self.shared.messages.send(Message::Look(window.clone()));
+        let _ = self.shared.messages.send(Message::Look);
         Opened {
             window,
             engines: said,

@@ -38,11 +38,15 @@ impl Work {
                     self.running -= 1;
                     self.part(&window, part);
                 }
-                Ok(Message::Look(window)) => self.look(&window),
+                Ok(Message::Look) => {}
                 Err(RecvTimeoutError::Timeout) => self.shared.adopt(),
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return,
             }
             self.start_fetches();
+            // All of them: what ends one may be what another has waited for.
+            for window in self.not_done() {
+                self.look(&window);
+            }
         }
     }
 
@@ -135,8 +139,12 @@ impl Work {
             record.awaited.remove(&part.engine);
             record.index.engines.push(part);
         }
-        drop(records);
-        self.look(window);
+    }
+
+    fn not_done(&self) -> Vec<String> {
+        let records = self.shared.records();
+        let open = records.iter().filter(|r| r.index.state != State::Done);
+        open.map(|r| r.index.window.clone()).collect()
     }
 
     /// Ends a window whose parts are all there.
@@ -220,11 +228,8 @@ impl Work {
             old -= usize::from(goes);
             !goes
         });
-        let open: Vec<String> = (records.iter())
-            .filter(|r| r.index.state != State::Done)
-            .map(|r| r.index.window.clone())
-            .collect();
         drop(records);
+        let open = self.not_done();
         self.shared.changed.notify_all();
         if let Some(folder) = &self.shared.folder
             && let Err(error) = folder.clean(|name| open.iter().any(|window| window == name))
@@ -247,14 +252,17 @@ impl Record {
     /// another by that alone.
     fn is_over(&self, engines: &[Driven]) -> bool {
         !engines.iter().any(|driven| {
-            let open = driven.desk.profile().open;
+            let profile = driven.desk.profile();
+            let open = profile.open.map(|open| open.opener);
+            // One that has ended, of which this thread has not heard yet.
+            let mine = (open.or(profile.collecting)).is_some_and(|opener| opener == self.opener);
             let has = self
                 .index
                 .engines
                 .iter()
                 .any(|part| part.engine == driven.name);
             let waits = self.opener.number > 0 || !self.awaited.contains(&driven.name);
-            !has && waits && open.is_some_and(|open| open.opener == self.opener)
+            !has && waits && mine
         })
     }
 
