@@ -54,8 +54,8 @@ static int32_t say(int32_t code, pointsman_message *message, const char *words) 
 }
 
 static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, pointsman_message *message) {
-  /* A real driver takes a JSON parser; this one looks for "ranks": N. `pointsman serve` passes
-   * {"name": …, "url": …, "config": {"ranks": N}}, `pointsman engine driver` what it is given. */
+  /* {"name": …, "url": …, "config": {"ranks": N}}. A real driver takes a JSON parser; this one looks for
+   * "ranks": N. */
   unsigned ranks = 1;
   char text[1024];
   if (config.length >= sizeof text) return say(POINTSMAN_INVALID, message, "config: wanted less than 1024 bytes");

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::SystemTime;
 
 use pointsman_engine::{Driver, Failure, Knob, Open, export_driver};
+use serde_json::Value;
 
 /// One engine, of one rank.
 pub struct Folder {
@@ -17,20 +18,24 @@ pub struct Folder {
 }
 
 impl Open for Folder {
-    /// `config` is the folder, as a JSON string.
-    fn open(config: &str) -> Result<Self, Failure> {
-        let folder = PathBuf::from(config.trim().trim_matches('"'));
-        if folder.is_dir() {
-            Ok(Folder {
-                path: folder,
-                window: None,
-                trace: None,
-            })
-        } else {
-            Err(Failure::Unavailable(format!(
-                "config: wanted a folder, found {config}"
-            )))
+    /// `{"name": …, "url": …, "config": {"folder": "…"}}`: which endpoint of the host's configuration it
+    /// is, and what stands there under `driver.config`.
+    fn open(said: &str) -> Result<Self, Failure> {
+        let wanted = || {
+            let found = format!("config.folder: wanted a folder that is there, found {said}");
+            Failure::Unavailable(found)
+        };
+        let said: Value = serde_json::from_str(said).map_err(|_| wanted())?;
+        let folder = said.pointer("/config/folder").and_then(Value::as_str);
+        let path = PathBuf::from(folder.ok_or_else(wanted)?);
+        if !path.is_dir() {
+            return Err(wanted());
         }
+        Ok(Folder {
+            path,
+            window: None,
+            trace: None,
+        })
     }
 }
 
@@ -96,7 +101,11 @@ impl Driver for Folder {
         }
         let written = fs::write(self.path.join(name), value.to_string());
         written.map_err(|e| Failure::Unavailable(e.to_string()))?;
-        if let Some(window) = self.window.as_mut().filter(|window| window.len() < MAX_EVENTS) {
+        if let Some(window) = self
+            .window
+            .as_mut()
+            .filter(|window| window.len() < MAX_EVENTS)
+        {
             window.push((now(), name.to_owned(), value));
         }
         Ok(())
@@ -158,7 +167,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("engine-driver-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         fs::write(folder.join("max_queue_ms"), "5000\n").unwrap();
-        let mut engine = Folder::open(folder.to_str().unwrap()).unwrap();
+        let said = serde_json::json!({ "name": "a", "url": "", "config": { "folder": folder } });
+        let mut engine = Folder::open(&said.to_string()).unwrap();
+        assert!(Folder::open("{}").is_err() && Folder::open("").is_err());
         assert_eq!(engine.knob_get(0, "max_queue_ms"), Ok(5000));
         assert!(engine.profile_stop().is_err());
         engine.profile_start().unwrap();

@@ -96,7 +96,9 @@ typedef struct pointsman_engine_v1_table {
 
   /* --- Wanted of every driver. Each is called on the driver's thread (see Threads). --- */
 
-  /* Begins: `config` is JSON, the driver's own. Sets `*engine`, which is the driver's until `close`. */
+  /* Begins: `config` is JSON, {"name": …, "url": …, "config": {…}}: which endpoint of the host's
+   * configuration it drives, and the driver's own settings, which stand there under `driver.config`. Sets
+   * `*engine`, which is the driver's until `close`. */
   int32_t (*open)(pointsman_bytes config, pointsman_engine **engine, pointsman_message *message);
   /* Ends; the handle is not used again. Called once for each handle that `open` gave. */
   void (*close)(pointsman_engine *engine);

@@ -2,6 +2,7 @@
 
 #![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
 
+mod alike;
 mod following;
 mod granted;
 mod measured;

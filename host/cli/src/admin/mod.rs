@@ -16,6 +16,7 @@
 //! POST   recorder/stop
 //! GET    config                                the running one: file, pools, what needs a restart
 //! POST   config/reload                         reads the file anew, as SIGHUP does
+//! GET    engines                               those that have a driver, and their ranks' knobs now
 //! GET    profile                               profiling windows, and what the last ones left
 //! POST   profile/start  profile/stop           {"roles": ["prefill"], "duration_ms": N}, each optional
 //! GET    profile/windows/ID                    the index of one; …/ID/FILE: a file that it names
@@ -30,6 +31,7 @@
 
 mod compiler;
 mod config;
+mod engines;
 mod policy;
 mod profile;
 mod recorder;
@@ -112,6 +114,7 @@ pub fn routes(admin: Admin, token: Token) -> Router {
         .route("/recorder/stop", post(recorder::stop))
         .route("/config", get(config::show))
         .route("/config/reload", post(config::reload))
+        .route("/engines", get(engines::look))
         .route("/profile", get(profile::look))
         .route("/profile/start", post(profile::start))
         .route("/profile/stop", post(profile::stop))
@@ -132,6 +135,6 @@ async fn unknown() -> Refused {
         StatusCode::NOT_FOUND,
         "request",
         "there is nothing at this path",
-        "policy, policies, recorder, config, profile, targets and bindings are, under /api/v1",
+        "policy, policies, recorder, config, engines, profile, targets and bindings are, under /api/v1",
     )
 }

@@ -11,7 +11,7 @@ use pointsman_core::{Core, Latency, Phase, Target, WINDOW_MS};
 use pointsman_engine::Desk;
 use pointsman_runtime::{EngineFailure as Failure, Engines, Kernel, Knob};
 use seats::Seats;
-pub use seats::{Changes, Seat};
+pub use seats::{Changes, Seat, told};
 use std::sync::Arc;
 use std::time::Duration;
 pub use windows::LONGEST_MS;

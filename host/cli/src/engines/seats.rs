@@ -124,8 +124,7 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
                 .context("driver.library is missing")?;
             let library = crate::library::load(&config.base.join(path))?;
             // One entry serves all endpoints of a pool: the driver is told which one it drives.
-            let own = serde_json::to_value(&driver.config)?;
-            let own = json!({ "name": name, "url": url, "config": own }).to_string();
+            let own = told(name, url, &serde_json::to_value(&driver.config)?);
             return Ok(Desk::open(limits, move || library.open(&own)));
         }
         DriverKind::Reference => HttpDialect::Reference,
@@ -134,6 +133,11 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
     };
     let url = url.to_owned();
     Ok(Desk::open(limits, move || HttpDriver::new(&url, dialect)))
+}
+
+/// What a library gets when it is opened: which endpoint it drives, and what is its own.
+pub fn told(name: &str, url: &str, config: &Value) -> String {
+    json!({ "name": name, "url": url, "config": config }).to_string()
 }
 
 #[cfg(test)]

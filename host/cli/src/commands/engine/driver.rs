@@ -1,6 +1,7 @@
 //! `pointsman engine driver FILE`: what a driver says, for those who write one.
 
 use crate::commands::print_json;
+use crate::engines::told;
 use crate::library;
 use anyhow::{Context, Result};
 use pointsman_engine::{Desk, Kernel, Knob, Limits};
@@ -14,9 +15,16 @@ use std::time::Duration;
 pub struct Args {
     /// The shared library
     file: PathBuf,
-    /// The driver's own configuration
-    #[arg(long, value_name = "JSON", default_value = "{}")]
-    config: String,
+    /// The driver's own configuration, a JSON object; with what stands here it gets, as from a host,
+    /// {"name": …, "url": …, "config": …}
+    #[arg(long, value_name = "JSON", default_value = "{}", value_parser = object)]
+    config: serde_json::Map<String, serde_json::Value>,
+    /// The endpoint's name
+    #[arg(long, default_value = "engine")]
+    name: String,
+    /// The endpoint's URL
+    #[arg(long, default_value = "")]
+    url: String,
     /// Set a knob on every rank, before they are read; may be repeated
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = assignment)]
     sets: Vec<(String, i64)>,
@@ -28,6 +36,10 @@ pub struct Args {
     deadline_ms: u64,
 }
 
+fn object(text: &str) -> Result<serde_json::Map<String, serde_json::Value>, String> {
+    serde_json::from_str(text).map_err(|e| format!("wanted a JSON object: {e}"))
+}
+
 fn assignment(text: &str) -> Result<(String, i64), String> {
     let wanted = || "wanted NAME=VALUE, the value a whole number".to_owned();
     let (name, value) = text.split_once('=').ok_or_else(wanted)?;
@@ -37,7 +49,7 @@ fn assignment(text: &str) -> Result<(String, i64), String> {
 /// Opens the driver, sets, and prints every rank's knobs.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let library = library::load(&args.file)?;
-    let config = args.config.clone();
+    let config = told(&args.name, &args.url, &args.config.clone().into());
     let limits = Limits {
         deadline: Duration::from_millis(args.deadline_ms),
         ..Limits::default()
