@@ -403,7 +403,9 @@ async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() 
             engine.name, engine.url, engine.ranks
         )?;
     }
-    let host = Host::start_config(&place.config("", &pools)).await?;
+    // First turns in turn: every rank has something to do.
+    let policy = "[policy]\nuse = \"conversation-round-robin\"";
+    let host = Host::start_config(&place.config(policy, &pools)).await?;
     let (_, started) = ask(&host, Some(json!({})), "/start").await?;
     let started: Value = serde_json::from_str(&started)?;
     for n in 0..8 {
