@@ -368,6 +368,32 @@ async fn a_folder_that_is_full_is_said_and_no_window_stays_open() -> Result<()> 
 }
 
 #[tokio::test]
+async fn one_window_is_stopped_and_another_operators_goes_on() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let start = async |role: &str| {
+        let (_, started) = ask(&host, Some(json!({ "roles": [role] })), "/start").await?;
+        let started: Value = serde_json::from_str(&started)?;
+        let window = started["window"].as_str().context("no window")?;
+        anyhow::Ok(window.to_owned())
+    };
+    let (first, second) = (start("serve").await?, start("prefill").await?);
+    let (status, said) = ask(&host, Some(json!({ "window": first })), "/stop").await?;
+    ensure!(status == 200 && said.contains("duration_us"), "{said}");
+    done(&host, &first).await?;
+    let (_, open) = ask(&host, None, &format!("/windows/{second}")).await?;
+    let open: Value = serde_json::from_str(&open)?;
+    assert_eq!(open["state"], "open");
+    for gone in [&first, "none"] {
+        let (status, said) = ask(&host, Some(json!({ "window": gone })), "/stop").await?;
+        assert_eq!((status, said.as_str()), (200, "{\"engines\":[]}"));
+    }
+    let (status, _) = ask(&host, Some(json!({ "window": first })), "/start").await?;
+    assert_eq!(status, 400);
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_host_that_is_told_to_end_ends_its_windows_and_keeps_what_they_left() -> Result<()> {
     let place = Place::new()?;
     let host = Host::start_config(&place.config("", &place.in_c())).await?;
@@ -403,7 +429,9 @@ async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() 
             engine.name, engine.url, engine.ranks
         )?;
     }
-    let host = Host::start_config(&place.config("", &pools)).await?;
+    // First turns in turn: every rank has something to do.
+    let policy = "[policy]\nuse = \"conversation-round-robin\"";
+    let host = Host::start_config(&place.config(policy, &pools)).await?;
     let (_, started) = ask(&host, Some(json!({})), "/start").await?;
     let started: Value = serde_json::from_str(&started)?;
     // Among equals the session's hash decides: enough of them for both ranks.

@@ -19,6 +19,7 @@
 //! GET    engines                               those that have a driver, and their ranks' knobs now
 //! GET    profile                               profiling windows, and what the last ones left
 //! POST   profile/start  profile/stop           {"roles": ["prefill"], "duration_ms": N}, each optional
+//!                                              stop also: {"window": ID}, that one and no other
 //! GET    profile/windows/ID                    the index of one; …/ID/FILE: a file that it names
 //! GET    targets
 //! POST   targets/drain  targets/undrain        {"target": "a/0"} or {"endpoint": "a"}

@@ -36,6 +36,8 @@ struct Window {
     roles: Option<Vec<Role>>,
     /// none: until it is stopped, or [`LONGEST_MS`]
     duration_ms: Option<u64>,
+    /// the one to be stopped, on all of its engines; none: whichever is open on those of the roles
+    window: Option<String>,
 }
 
 impl Window {
@@ -93,6 +95,10 @@ pub async fn start(
     request: Request,
 ) -> Answer {
     let window = Window::of(request).await?;
+    if window.window.is_some() {
+        let remedy = "leave it out: the answer has the window's name";
+        return Err(Refused::request("window: is for profile/stop", remedy));
+    }
     tracing::info!(%client, ?window, "profiling window");
     let duration = Duration::from_millis(window.duration_ms.unwrap_or(LONGEST_MS));
     let opened = on_thread(move || {
@@ -122,14 +128,22 @@ pub async fn start(
 /// `POST profile/stop`
 pub async fn stop(State(admin): State<Arc<Admin>>, request: Request) -> Answer {
     let window = Window::of(request).await?;
-    let said = on_thread(move || admin.windows.stop(|role| window.has(role))).await?;
+    let one = window.window.is_some();
+    let said = on_thread(move || match &window.window {
+        Some(window) => admin.windows.stop_window(window),
+        None => admin.windows.stop(|role| window.has(role)),
+    });
+    let said = said.await?;
     let engines: Vec<Value> = (said.iter())
         .map(|(engine, role, said)| match said {
             Ok(said) => json!({ "engine": engine, "role": role, "open": false, "profile": said }),
             Err(error) => failed(engine, role, error),
         })
         .collect();
-    any(&engines)?;
+    // One that is over already is stopped.
+    if !one {
+        any(&engines)?;
+    }
     Ok(Json(json!({ "engines": engines })))
 }
 

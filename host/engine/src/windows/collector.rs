@@ -203,6 +203,23 @@ impl Collector {
         each(&engines, |desk| desk.profile_stop_within(STOP_PATIENCE))
     }
 
+    /// Ends one window where it is open, and no other.
+    pub fn stop_window(
+        &self,
+        window: &str,
+    ) -> Vec<(String, &'static str, Result<String, Failure>)> {
+        let records = self.shared.records();
+        let record = records.iter().find(|record| record.index.window == window);
+        let opener = record.map(|record| record.opener.clone());
+        drop(records);
+        let mut engines = (self.shared.engines)();
+        engines.retain(|engine| {
+            let open = engine.desk.profile().open;
+            open.is_some_and(|open| Some(open.opener) == opener)
+        });
+        each(&engines, |desk| desk.profile_stop_within(STOP_PATIENCE))
+    }
+
     /// Waits until a window is done. It is as it is, if that takes longer; none: there is no such one.
     #[must_use]
     pub fn wait(&self, window: &str, patience: Duration) -> Option<Index> {

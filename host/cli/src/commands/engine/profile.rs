@@ -90,7 +90,7 @@ fn by_host(args: &Args, remote: &Remote) -> Result<Value> {
         );
     };
     if pause(args.duration, true)? {
-        let wanted = json!({ "roles": roles });
+        let wanted = json!({ "window": window });
         remote.ask(Method::POST, "profile/stop", |r| r.json(&wanted))?;
     }
     let path = format!("profile/windows/{window}");
