@@ -46,7 +46,7 @@ enum Command {
     /// Route a cut of real agentic traffic under every policy, and compare
     Demo(commands::demo::Args),
     /// Run a reference engine: OpenAI API, data-parallel ranks, prefix caches; no GPU, no model
-    Engine(commands::engine::Args),
+    Engine(Box<commands::engine::Args>),
     /// The configuration of a running host
     #[command(subcommand)]
     Config(commands::config::Command),

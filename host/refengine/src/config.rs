@@ -103,7 +103,6 @@ impl EngineConfig {
         self.check_timeout_against_passes()?;
         if self.prefill_delayer {
             self.check_delayer_can_hold()?;
-            self.thresholds.check_that_each_can_fire()?;
         }
         Ok(())
     }
@@ -140,11 +139,6 @@ impl EngineConfig {
             let wanted =
                 "more than 0: every prompt has waited that long, so none would ever be held";
             return Err(ConfigError::new("max_queue_ms", wanted, ms));
-        }
-        if self.ranks == 1 && self.preset.max_num_seqs == 1 {
-            let wanted = "at least 2 with one rank and a prefill delayer: it holds a prompt back only \
-                          while another sequence decodes";
-            return Err(ConfigError::new("max_num_seqs", wanted, 1));
         }
         Ok(())
     }
@@ -210,26 +204,6 @@ impl Thresholds {
         for (setting, ticks) in ticks {
             if ticks == 0 {
                 return Err(ConfigError::new(setting, "at least 1", ticks));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Thresholds {
-    /// One bound of the wait that another one always comes before says nothing.
-    fn check_that_each_can_fire(&self) -> Result<(), ConfigError> {
-        let bounds = [
-            ("partial_max_ticks", self.partial_max_ticks),
-            ("stall_ticks", self.stall_ticks),
-        ];
-        for (setting, ticks) in bounds {
-            if ticks > self.ttft_max_ticks {
-                let wanted = format!(
-                    "at most ttft_max_ticks = {}, which would always fire first",
-                    self.ttft_max_ticks
-                );
-                return Err(ConfigError::new(setting, wanted, ticks));
             }
         }
         Ok(())

@@ -18,15 +18,13 @@ pub struct Preset {
     /// Durations.
     pub cost: CostModel,
     /// The most tokens one step computes, prefill and decode together; at least `max_num_seqs`,
-    /// so that every running sequence can decode in every step, and no more than the cache holds.
+    /// so that every running sequence can decode in every step.
     pub max_num_batched_tokens: usize,
-    /// The most sequences that run at once, at least 1 and at most `cache_blocks`: each holds at least
-    /// one.
+    /// The most sequences that run at once, at least 1; fewer where the cache has no room for them.
     pub max_num_seqs: usize,
     /// Tokens in a cache block, 1 to 4096.
     pub block_tokens: usize,
-    /// Cache blocks of a rank, at least as many as one step's tokens fill. A request needs them for
-    /// prompt and output together.
+    /// Cache blocks of a rank, at least 1. A request needs them for prompt and output together.
     pub cache_blocks: usize,
 }
 
@@ -157,28 +155,6 @@ impl Preset {
                 self.max_num_batched_tokens,
             ));
         }
-        if self.max_num_seqs > self.cache_blocks {
-            return Err(ConfigError::new(
-                "max_num_seqs",
-                format!(
-                    "at most cache_blocks = {}, of which each running sequence holds one",
-                    self.cache_blocks
-                ),
-                self.max_num_seqs,
-            ));
-        }
-        if self.max_num_batched_tokens > self.max_context() {
-            return Err(ConfigError::new(
-                "max_num_batched_tokens",
-                format!(
-                    "at most what the cache holds: cache_blocks = {} of {} tokens are {}",
-                    self.cache_blocks,
-                    self.block_tokens,
-                    self.max_context()
-                ),
-                self.max_num_batched_tokens,
-            ));
-        }
         Ok(())
     }
 }
@@ -245,21 +221,6 @@ mod tests {
                 "max_num_batched_tokens",
                 Preset {
                     max_num_batched_tokens: 1 << 40,
-                    ..ok.clone()
-                },
-            ),
-            (
-                "max_num_batched_tokens",
-                Preset {
-                    cache_blocks: 256,
-                    block_tokens: 16,
-                    ..ok.clone()
-                },
-            ),
-            (
-                "max_num_seqs",
-                Preset {
-                    cache_blocks: 200,
                     ..ok.clone()
                 },
             ),

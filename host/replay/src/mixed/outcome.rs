@@ -100,6 +100,20 @@ impl Recorder {
     }
 }
 
+/// A figure of the table, in ms.
+type Figure = (&'static str, &'static str, fn(&Mixed) -> f64);
+
+const FIGURES: [Figure; 8] = [
+    ("TTFT", "mean", |run| run.ttft_ms.mean),
+    ("TTFT", "p50", |run| run.ttft_ms.p50),
+    ("TTFT", "p90", |run| run.ttft_ms.p90),
+    ("TTFT", "p99", |run| run.ttft_ms.p99),
+    ("ITL", "mean", |run| run.itl_ms.mean),
+    ("ITL", "p50", |run| run.itl_ms.p50),
+    ("ITL", "p90", |run| run.itl_ms.p90),
+    ("ITL", "p99", |run| run.itl_ms.p99),
+];
+
 impl MixedReports {
     /// A column a setting: figures below each other, then the decisions that were made at all.
     #[must_use]
@@ -112,20 +126,10 @@ impl MixedReports {
         let mut row = |name: String, value: &dyn Fn(&Mixed) -> String| {
             table.add_row(std::iter::once(name).chain(self.runs.iter().map(value)));
         };
-        let distributions: [(&str, fn(&Mixed) -> Distribution); 2] =
-            [("TTFT", |run| run.ttft_ms), ("ITL", |run| run.itl_ms)];
-        for (name, of) in distributions {
-            let parts: [(&str, fn(Distribution) -> f64); 4] = [
-                ("mean", |d| d.mean),
-                ("p50", |d| d.p50),
-                ("p90", |d| d.p90),
-                ("p99", |d| d.p99),
-            ];
-            for (part, get) in parts {
-                row(format!("{name} {part}, ms"), &|run| {
-                    format!("{:.1}", get(of(run)))
-                });
-            }
+        for (name, part, of) in FIGURES {
+            row(format!("{name} {part}, ms"), &|run| {
+                format!("{:.1}", of(run))
+            });
         }
         row("input tokens/s".into(), &|run| {
             format!("{:.0}", run.input_tokens_per_s)
