@@ -11,6 +11,7 @@
 //! # Ok(()) }
 //! ```
 
+mod drivers;
 mod envoy;
 mod fleet;
 mod host;
@@ -20,6 +21,7 @@ mod process;
 mod raw;
 mod scripted;
 
+pub use drivers::driver_in_c;
 pub use envoy::{Envoy, Gauges, envoy, run};
 pub use fleet::fleet;
 pub use host::{Answer, Engine, Host};

@@ -4,26 +4,14 @@
 #![allow(clippy::indexing_slicing, reason = "a test's helper fails the test")]
 
 use anyhow::{Context, Result, ensure};
-use pointsman_tests::{pointsman, root};
+use pointsman_tests::{driver_in_c, pointsman, root};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Compiles a driver, or something else.
-fn build(source: &Path, to: &Path) -> Result<()> {
-    let built = Command::new("cc")
-        .args(["-std=c11", "-O2", "-shared", "-fPIC", "-I"])
-        .arg(root().join("host/engine/include"))
-        .arg("-o")
-        .arg(to)
-        .arg(source)
-        .status()?;
-    ensure!(built.success(), "cc: {built}");
-    Ok(())
-}
-
 fn example(folder: &Path) -> Result<PathBuf> {
     let driver = folder.join("driver.so");
-    build(&root().join("examples/engine-driver-c/driver.c"), &driver)?;
+    let source = root().join("examples/engine-driver-c/driver.c");
+    driver_in_c(&source, &[], &driver)?;
     Ok(driver)
 }
 
@@ -123,7 +111,7 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
                  __attribute__((constructor)) static void at_load(void) {{ {body} }}\n"
             ),
         )?;
-        build(&source, &driver)?;
+        driver_in_c(&source, &[], &driver)?;
         let config = folder.path().join("p.toml");
         for command in ["check", "serve"] {
             std::fs::write(&config, with_driver(&driver))?;
@@ -152,7 +140,7 @@ fn a_driver_that_hangs_while_it_is_loaded_is_refused() -> Result<()> {
     let text = "#include <unistd.h>\n\
                 __attribute__((constructor)) static void at_load(void) { close(1); for (;;) pause(); }\n";
     std::fs::write(&source, text)?;
-    build(&source, &driver)?;
+    driver_in_c(&source, &[], &driver)?;
     let (status, text) = opened(&driver)?;
     ensure!(
         status == 1 && text.contains("its initialisers hang"),

@@ -7,7 +7,7 @@
 )]
 
 use anyhow::{Context, Result, ensure};
-use pointsman_tests::{Engine, Host, guest, pointsman, root};
+use pointsman_tests::{Engine, Host, driver_in_c, guest, pointsman, root};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -31,14 +31,8 @@ impl Place {
         let token = folder.path().join("token");
         std::fs::write(&token, TOKEN)?;
         std::fs::set_permissions(&token, std::fs::Permissions::from_mode(0o600))?;
-        let built = std::process::Command::new("cc")
-            .args(["-std=c11", "-shared", "-fPIC", "-I"])
-            .arg(root().join("host/engine/include"))
-            .arg("-o")
-            .arg(folder.path().join("driver.so"))
-            .arg(root().join("examples/engine-driver-c/driver.c"))
-            .status()?;
-        ensure!(built.success(), "cc: {built}");
+        let source = root().join("examples/engine-driver-c/driver.c");
+        driver_in_c(&source, &[], &folder.path().join("driver.so"))?;
         Ok(Place(folder))
     }
 

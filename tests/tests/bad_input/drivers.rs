@@ -2,10 +2,9 @@
 //! it says when it is asked.
 
 use crate::{PageRow, Report, run};
-use anyhow::{Context, Result, ensure};
-use pointsman_tests::root;
+use anyhow::{Context, Result};
+use pointsman_tests::{driver_in_c, root};
 use std::path::Path;
-use std::process::Command;
 
 /// How the driver's file comes to be.
 enum File {
@@ -112,22 +111,9 @@ const GARBAGE: &[(&str, &str, &str)] = &[
     ("text that is none", "NOT_UTF8", "text that is not UTF-8"),
 ];
 
-fn compile(source: &Path, fault: Option<&str>, to: &Path) -> Result<()> {
-    let built = Command::new("cc")
-        .args(["-std=c11", "-D_DEFAULT_SOURCE", "-shared", "-fPIC", "-I"])
-        .arg(root().join("host/engine/include"))
-        .args(fault.map(|fault| format!("-DFAULT_{fault}")))
-        .arg("-o")
-        .arg(to)
-        .arg(source)
-        .status()?;
-    ensure!(built.success(), "cc: {built}");
-    Ok(())
-}
-
 fn faulty(fault: &str, to: &Path) -> Result<()> {
     let source = root().join("host/engine/tests/drivers/faulty.c");
-    compile(&source, Some(fault), to)
+    driver_in_c(&source, &[format!("-DFAULT_{fault}")], to)
 }
 
 impl File {
@@ -138,7 +124,7 @@ impl File {
             File::Is(bytes) => std::fs::write(at, bytes)?,
             File::Cut(hundredths) => {
                 let source = root().join("examples/engine-driver-c/driver.c");
-                compile(&source, None, at)?;
+                driver_in_c(&source, &[], at)?;
                 let whole = std::fs::read(at)?;
                 std::fs::write(at, &whole[..whole.len() * hundredths / 100])?;
             }
@@ -148,7 +134,7 @@ impl File {
                 let text =
                     format!("__attribute__((constructor)) static void f(void) {{ {body} }}\n");
                 std::fs::write(&source, text)?;
-                compile(&source, None, at)?;
+                driver_in_c(&source, &[], at)?;
             }
         }
         Ok(())

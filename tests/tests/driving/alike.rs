@@ -3,35 +3,24 @@
 use crate::AT_LAST;
 use crate::operated::{Operated, TOKEN, token_file};
 use anyhow::{Context, Result, ensure};
-use pointsman_tests::{Engine, Host, root};
+use pointsman_tests::{Engine, Host, driver_in_c, root};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-fn run(command: &mut Command) -> Result<()> {
-    let output = command.output()?;
-    ensure!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
-}
-
 /// The examples' drivers, built as their READMEs say.
 fn drivers(folder: &Path) -> Result<()> {
     let examples = root().join("examples");
-    run(Command::new("cc")
-        .args(["-std=c11", "-O2", "-shared", "-fPIC", "-I"])
-        .arg(root().join("host/engine/include"))
-        .arg("-o")
-        .arg(folder.join("c.so"))
-        .arg(examples.join("engine-driver-c/driver.c")))?;
+    let source = examples.join("engine-driver-c/driver.c");
+    driver_in_c(&source, &[], &folder.join("c.so"))?;
     let crate_folder = examples.join("engine-driver-rust");
-    run(Command::new(env!("CARGO"))
+    let cargo = Command::new(env!("CARGO"))
         .args(["build", "--release", "--quiet"])
-        .current_dir(&crate_folder))?;
+        .current_dir(&crate_folder)
+        .output()?;
+    let said = String::from_utf8_lossy(&cargo.stderr);
+    ensure!(cargo.status.success(), "{said}");
     let built = crate_folder.join("target/release/libengine_driver_rust.so");
     std::fs::copy(built, folder.join("rust.so"))?;
     Ok(())

@@ -2,8 +2,7 @@
 
 use crate::{AT_LAST, GRANT_A, REFERENCE, config, settings, turn_off, until_protected};
 use anyhow::{Context, Result, ensure};
-use pointsman_tests::{Engine, Host, policy, root};
-use std::process::Command;
+use pointsman_tests::{Engine, Host, driver_in_c, policy, root};
 use std::time::Duration;
 
 #[tokio::test]
@@ -83,28 +82,11 @@ async fn a_driver_in_c_is_told_which_engine_it_drives() -> Result<()> {
     let a = Engine::start("a", 1).await?;
     let folder = tempfile::tempdir()?;
     let library = folder.path().join("driver.so");
-    let root = root();
-    let built = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-Wall",
-            "-Werror",
-            "-shared",
-            "-fPIC",
-            "-I",
-        ])
-        .arg(root.join("host/engine/include"))
-        .arg(format!("-DURL=\"{}\"", a.url))
-        .arg(format!("-DFOLDER=\"{}\"", folder.path().display()))
-        .arg("-o")
-        .args([&library, &root.join("tests/drivers/told.c")])
-        .output()?;
-    ensure!(
-        built.status.success(),
-        "{}",
-        String::from_utf8_lossy(&built.stderr)
-    );
+    let options = [
+        format!("-DURL=\"{}\"", a.url),
+        format!("-DFOLDER=\"{}\"", folder.path().display()),
+    ];
+    driver_in_c(&root().join("tests/drivers/told.c"), &options, &library)?;
     let driver = format!(
         "driver = {{ kind = \"library\", library = {library:?}, config = {{ mine = 3 }} }}"
     );

@@ -3,13 +3,14 @@
 use super::print_json;
 use crate::admin::read_token;
 use anyhow::{Context, Result, bail};
-use reqwest::{Client, Method, RequestBuilder, StatusCode, Url};
+use reqwest::{Client, ClientBuilder, Method, RequestBuilder, StatusCode, Url};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::runtime::Runtime;
 
 /// The host may have to compile a large policy.
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -71,17 +72,8 @@ impl Remote {
     pub fn download(&self, path: &str, to: &Path) -> Result<()> {
         let token = read_token(&self.token_file)?;
         let url = self.at(path)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("no runtime")?;
-        runtime.block_on(async {
-            let client = (Client::builder().no_proxy())
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT)
-                .read_timeout(SOON)
-                .build()
-                .context("no HTTP client")?;
+        runtime()?.block_on(async {
+            let client = client(|client| client.read_timeout(SOON))?;
             let request = client.get(url.clone()).bearer_auth(token).send();
             let mut response = request.await?.error_for_status()?;
             let cannot = || format!("cannot write {}", to.display());
@@ -121,22 +113,13 @@ impl Remote {
         with: impl FnOnce(RequestBuilder) -> RequestBuilder,
     ) -> Result<(StatusCode, Vec<u8>)> {
         let token = read_token(&self.token_file)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("no runtime")?;
-        runtime.block_on(async {
-            // A token goes to its host, and nowhere else.
-            let client = (Client::builder().no_proxy())
-                .redirect(reqwest::redirect::Policy::none())
-                .connect_timeout(CONNECT)
-                .timeout(if method == Method::GET {
-                    SOON
-                } else {
-                    PATIENCE
-                })
-                .build()
-                .context("no HTTP client")?;
+        let longest = if method == Method::GET {
+            SOON
+        } else {
+            PATIENCE
+        };
+        runtime()?.block_on(async {
+            let client = client(|client| client.timeout(longest))?;
             let request = with(client.request(method, url).bearer_auth(token));
             let unreachable = || format!("the host at {} does not answer", self.admin);
             let response = request.send().await.with_context(unreachable)?;
@@ -145,6 +128,19 @@ impl Remote {
             Ok((status, body.into()))
         })
     }
+}
+
+fn runtime() -> Result<Runtime> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().build().context("no runtime")
+}
+
+/// A token goes to its host, and nowhere else.
+fn client(patience: impl FnOnce(ClientBuilder) -> ClientBuilder) -> Result<Client> {
+    let client = (Client::builder().no_proxy())
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT);
+    patience(client).build().context("no HTTP client")
 }
 
 /// Whoever answered has no such API.
