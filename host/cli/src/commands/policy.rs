@@ -7,7 +7,7 @@ mod remote;
 mod shadow;
 
 use super::print_json;
-use super::remote::Remote;
+use super::remote::{MaybeRemote, Remote};
 use crate::policies::{BUILT_IN, Decider, Named, compile, configure, digest, router};
 use crate::scenario::{Difference, EnvoyHost, Host, Scenario, play};
 use anyhow::{Context, Result, anyhow, bail};
@@ -57,7 +57,7 @@ pub enum Command {
 #[derive(clap::Args)]
 pub struct ListArgs {
     #[command(flatten)]
-    remote: Option<Remote>,
+    remote: MaybeRemote,
 }
 
 /// Arguments of `test`.
@@ -105,8 +105,8 @@ enum Where {
 /// Runs one of them.
 pub fn run(command: &Command, as_json: bool) -> Result<ExitCode> {
     match command {
-        Command::List(args) => match &args.remote {
-            Some(remote) => remote::list(remote, as_json),
+        Command::List(args) => match args.remote.named() {
+            Some(remote) => remote::list(&remote, as_json),
             None => list(as_json),
         },
         Command::Check(args) => check::run(args, as_json),

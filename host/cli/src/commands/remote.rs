@@ -30,6 +30,25 @@ pub struct Remote {
     token_file: PathBuf,
 }
 
+/// Which host, if a running one is meant. (`Option<Remote>` would still want both.)
+#[derive(clap::Args)]
+pub struct MaybeRemote {
+    /// The host's admin address
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    admin: Option<Url>,
+    /// The file with the token of its admin API
+    #[arg(long, value_name = "FILE", requires = "admin")]
+    token_file: Option<PathBuf>,
+}
+
+impl MaybeRemote {
+    /// None: no host is named.
+    pub fn named(&self) -> Option<Remote> {
+        let (admin, token_file) = self.admin.clone().zip(self.token_file.clone())?;
+        Some(Remote { admin, token_file })
+    }
+}
+
 /// What the host said: its JSON, and whether that is what was wanted.
 pub struct Said {
     ok: bool,

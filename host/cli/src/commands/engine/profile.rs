@@ -3,7 +3,7 @@
 
 mod show;
 
-use crate::commands::remote::{Remote, field, text};
+use crate::commands::remote::{MaybeRemote, Remote, field, text};
 use crate::commands::{print_json, serve, stop_signal};
 use crate::config::{Config, Role};
 use crate::engines::{Driven, LONGEST_MS};
@@ -25,13 +25,12 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Arguments.
 #[derive(clap::Args)]
-#[group(skip)]
 pub struct Args {
     /// The configuration whose engines are profiled, while no host runs with it
     #[arg(long, value_name = "FILE", conflicts_with_all = ["admin", "token_file"])]
     config: Option<PathBuf>,
     #[command(flatten)]
-    remote: Option<Remote>,
+    remote: MaybeRemote,
     /// The engines of this role; may be repeated. Without it: all that have a driver
     #[arg(long = "role", value_enum, value_name = "ROLE")]
     roles: Vec<Role>,
@@ -52,9 +51,9 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         "--duration {:?}: wanted 1ms to {longest:?}",
         args.duration
     );
-    let index = match (&args.config, &args.remote) {
+    let index = match (&args.config, args.remote.named()) {
         (Some(config), None) => by_hand(args, config)?,
-        (None, Some(remote)) => by_host(args, remote)?,
+        (None, Some(remote)) => by_host(args, &remote)?,
         _ => bail!(
             "whose engines? wanted --admin URL --token-file FILE of a running host, or --config FILE"
         ),
