@@ -108,6 +108,12 @@ fn what_cannot_be_simulated_is_named() -> Result<()> {
             ["--rate", "0"],
             "requests per second: wanted more than 0, found 0",
         ),
+        (["--stall-ticks", "0"], "`stall_ticks`: wanted at least 1"),
+        (["--target-fill", "0"], "`target_fill`: wanted 0.05 to 1"),
+        (
+            ["--max-queue-ms", "0"],
+            "`max_queue_ms`: wanted more than 0",
+        ),
         (["--ranks", "0"], "ranks: wanted 1 to 1024, found 0"),
         (["--long-prompt", "900000000"], "the cache of a rank"),
         (

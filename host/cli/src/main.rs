@@ -60,12 +60,17 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // What a policy says of each modelled second is not what a simulation is for.
+    let level = match &cli.command {
+        Command::Engine(args) if args.simulates() => "warn",
+        _ => "info",
+    };
     tracing_subscriber::fmt()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info")),
+                .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(level)),
         )
         .init();
     let result = match cli.command {

@@ -15,8 +15,8 @@ pub struct Config {
     pub placement: Placement,
     /// Between two looks at the engines, ms; at least 10.
     pub tick_ms: u32,
-    /// Ticks of the engine that belong to decode after every executed prefill. With limits: where it
-    /// begins.
+    /// Ticks of the engine that belong to decode after every executed prefill. With limits: where an
+    /// engine begins that nothing is kept of.
     pub prefill_decode_interval: u32,
     /// With limits, the interval stays from this …
     pub min_interval: u32,
@@ -42,7 +42,8 @@ pub struct Config {
     pub itl_stat: String,
     /// The same for `ttft_limit_ms`.
     pub ttft_stat: String,
-    /// The longest that a prompt waits for others, ms. None: the engine's own.
+    /// The longest that a prompt waits for others, ms; at least 1. None: as the engine has it, also if
+    /// that was set here before.
     pub max_queue_ms: Option<u32>,
     /// With more requests waiting on a rank than this, the interval is the shortest at once; it is back
     /// when none of the engine has more than half of that. None: whatever waits.
@@ -113,6 +114,11 @@ impl Config {
                 let found = limit.unwrap_or_default();
                 return Err(format!("{name}: wanted more than 0 ms, found {found}"));
             }
+        }
+        if self.max_queue_ms == Some(0) {
+            return Err(
+                "max_queue_ms: wanted at least 1, found 0: no prompt would ever be held".to_owned(),
+            );
         }
         if !(0.0..=0.9).contains(&self.hysteresis) {
             let found = self.hysteresis;

@@ -76,6 +76,22 @@ pub(crate) struct Seen {
     pub(crate) waiting: Option<f64>,
 }
 
+/// For the log: ` (TTFT 12.0 ms, ITL 7.5 ms)`, what is known.
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let known = [
+            self.ttft_ms.map(|ms| format!("TTFT {ms:.1} ms")),
+            self.itl_ms.map(|ms| format!("ITL {ms:.1} ms")),
+            self.waiting.map(|n| format!("{n} waiting")),
+        ];
+        let known: Vec<String> = known.into_iter().flatten().collect();
+        match known.is_empty() {
+            true => Ok(()),
+            false => write!(f, " ({})", known.join(", ")),
+        }
+    }
+}
+
 /// Where a number is, seen from its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {

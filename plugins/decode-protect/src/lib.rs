@@ -27,12 +27,16 @@ use pointsman_sdk::affinity::{Affinity, Own, WhenOwnerBusy, WhenOwnerGone};
 use pointsman_sdk::placement::Score;
 use pointsman_sdk::prelude::*;
 use pointsman_sdk::reason::Reason;
+use std::cell::RefCell;
 
 /// See the crate.
 #[derive(Debug)]
 pub struct DecodeProtect {
     session: Affinity,
     config: Config,
+    /// of the instance that gets ticks
+    #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code, reason = "see above"))]
+    memory: RefCell<tend::Memory>,
 }
 
 impl Policy for DecodeProtect {
@@ -52,7 +56,11 @@ impl Policy for DecodeProtect {
             busy_requests: 0,
             when_owner_gone: WhenOwnerGone::Rebind,
         };
-        Ok(DecodeProtect { session, config })
+        Ok(DecodeProtect {
+            session,
+            config,
+            memory: RefCell::default(),
+        })
     }
 
     fn keys(&self) -> Keys {
@@ -77,7 +85,8 @@ impl Policy for DecodeProtect {
     fn observe(&self, event: &Event) {
         #[cfg(target_arch = "wasm32")]
         if let Event::Tick(now_ms) = event {
-            tend::tend(&self.config, *now_ms, &mut tend::Host);
+            let mut memory = self.memory.borrow_mut();
+            tend::tend(&self.config, *now_ms, &mut memory, &mut tend::Host);
         }
         #[cfg(not(target_arch = "wasm32"))]
         let _ = event;

@@ -87,6 +87,13 @@ enum Switch {
     Off,
 }
 
+impl Args {
+    /// Whether nothing runs but a simulation.
+    pub fn simulates(&self) -> bool {
+        matches!(self.command, Some(Command::Simulate(_)))
+    }
+}
+
 /// Runs until the process is told to end, or what the command says.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     match &args.command {

@@ -1,6 +1,7 @@
 //! Drivers of engines, and which policy is granted which engines.
 
 use super::{Config, Pool};
+use crate::policies::built_in;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -95,5 +96,68 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Where a built-in policy that is there to drive engines would drive none.
+    pub(super) fn driving_warnings(&self) -> Vec<String> {
+        let name = &self.policy.r#use;
+        if !built_in(name).is_some_and(|policy| policy.drives_engines) {
+            return Vec::new();
+        }
+        let mut granted = self.grants.iter().filter(|grant| grant.policy == *name);
+        let mut warnings = Vec::new();
+        if granted.next().is_none() {
+            warnings.push(format!(
+                "policy {name:?} drives engines, and is granted none: add [[grant]] policy = \
+                 {name:?}, engines = [\"*\"]"
+            ));
+        }
+        for pool in &self.pools {
+            let kind = pool.driver.as_ref().map(|driver| driver.kind);
+            let why = match kind {
+                None => "its pool has no driver",
+                Some(DriverKind::Null | DriverKind::Vllm | DriverKind::Atom) => {
+                    "its driver cannot set the scheduler"
+                }
+                Some(DriverKind::Reference | DriverKind::Sglang | DriverKind::Library) => continue,
+            };
+            let pool = &pool.name;
+            warnings.push(format!(
+                "pool {pool:?}: policy {name:?} does not drive its engines: {why}"
+            ));
+        }
+        warnings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::PathBuf;
+
+    fn warnings(driver: &str, grants: &str) -> String {
+        let text = format!(
+            "[policy]\nuse = \"decode-protect\"\n[[pool]]\nname = \"p\"\n\
+             endpoints = [{{ name = \"a\", url = \"http://a\" }}]\n{driver}\n{grants}"
+        );
+        let config = Config::parse(&text, PathBuf::new()).unwrap();
+        config.warnings().join("; ")
+    }
+
+    #[test]
+    fn a_policy_that_would_drive_no_engine_is_warned_of() {
+        let grant = "[[grant]]\npolicy = \"decode-protect\"\nengines = [\"*\"]\n";
+        let other = grant.replace("decode", "encode");
+        let driven = "driver = { kind = \"reference\" }";
+        assert_eq!(warnings(driven, grant), "");
+        for grants in ["", other.as_str()] {
+            assert!(warnings(driven, grants).contains("is granted none: add [[grant]]"));
+        }
+        assert!(warnings("", grant).contains("its pool has no driver"));
+        let null = warnings("driver = { kind = \"null\" }", grant);
+        assert!(
+            null.contains("its driver cannot set the scheduler"),
+            "{null}"
+        );
     }
 }

@@ -50,6 +50,7 @@ impl Config {
     /// What can be used, and hardly does what was meant.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.deployment_warnings();
+        warnings.extend(self.driving_warnings());
         for pool in &self.pools {
             let name = &pool.name;
             if pool.role != Role::Serve {

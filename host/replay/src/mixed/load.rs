@@ -5,8 +5,8 @@ use std::time::Duration;
 use pointsman_core::splitmix64;
 use pointsman_refengine::Preset;
 
-/// The most requests of a load.
-const MAX_REQUESTS: f64 = 1e6;
+/// The most requests of a load: a minute or so of computing.
+const MAX_REQUESTS: f64 = 200_000.0;
 
 /// An engine and what comes to it. Times between requests are exponential (a Poisson process), lengths
 /// uniform from half to one and a half times what is said here.
@@ -111,7 +111,7 @@ impl Mix {
             return bad(
                 "requests per second × seconds",
                 &wanted,
-                requests.to_string(),
+                format!("{requests:e}"),
             );
         }
         if !(0.0..=1.0).contains(&self.long_share) {

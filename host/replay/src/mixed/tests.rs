@@ -97,7 +97,7 @@ fn a_load_that_cannot_be_is_named() {
                 requests_per_s: 1e9,
                 ..mix()
             },
-            "wanted at most 1000000",
+            "wanted at most 200000",
         ),
         (
             Mix {

@@ -236,6 +236,13 @@ fn settings_that_cannot_be_are_refused_by_name() {
         ),
         (
             Config {
+                max_queue_ms: Some(0),
+                ..config()
+            },
+            "max_queue_ms: wanted at least 1, found 0",
+        ),
+        (
+            Config {
                 hysteresis: 1.0,
                 ..config()
             },

@@ -10,7 +10,11 @@ struct Fleet {
     now_ms: u64,
     sets: Vec<(Target, String, i64)>,
     asked: Vec<String>,
-    warnings: Vec<String>,
+    log: Vec<(Level, String)>,
+    memory: Memory,
+    knob_calls: Vec<Target>,
+    /// numbers that are not there are unknown
+    unknown: bool,
 }
 
 #[derive(Clone)]
@@ -50,7 +54,9 @@ impl Fleet {
 
     fn tick(&mut self, config: &Config) -> Vec<(Target, String, i64)> {
         self.now_ms += 1000;
-        tend(config, self.now_ms, self);
+        let mut memory = std::mem::take(&mut self.memory);
+        tend(config, self.now_ms, &mut memory, self);
+        self.memory = memory;
         std::mem::take(&mut self.sets)
     }
 
@@ -58,6 +64,14 @@ impl Fleet {
         let sets = self.tick(config);
         let of = sets.iter().filter(|(_, name, _)| name == INTERVAL);
         of.map(|(target, _, value)| (*target, *value)).collect()
+    }
+
+    /// What was said since, of this level.
+    fn said(&mut self, level: Level) -> Vec<String> {
+        let all = std::mem::take(&mut self.log).into_iter();
+        all.filter(|(of, _)| *of == level)
+            .map(|(_, line)| line)
+            .collect()
     }
 
     fn shows(&mut self, at: Target, stat: &'static str, value: f64) {
@@ -75,6 +89,7 @@ impl Engines for Fleet {
     }
 
     fn knobs(&mut self, at: Target) -> Result<Vec<Knob>, Failure> {
+        self.knob_calls.push(at);
         let knob = |(name, value): (&&'static str, &i64)| Knob {
             name: (*name).to_owned(),
             unit: String::new(),
@@ -99,6 +114,9 @@ impl Engines for Fleet {
     fn stat(&mut self, at: Target, name: &str) -> Result<f64, Failure> {
         self.asked.push(name.to_owned());
         let found = self.rank(at)?.stats.get(name).copied();
+        if self.unknown {
+            return found.ok_or(Failure::Unknown);
+        }
         found.ok_or_else(|| Failure::Unavailable("nothing was measured".to_owned()))
     }
 
@@ -110,8 +128,8 @@ impl Engines for Fleet {
         self.cells.insert(cell, value);
     }
 
-    fn warn(&mut self, message: &str) {
-        self.warnings.push(message.to_owned());
+    fn log(&mut self, level: Level, message: &str) {
+        self.log.push((level, message.to_owned()));
     }
 }
 
@@ -155,7 +173,81 @@ fn engines_that_are_others_or_gone_or_lack_a_knob_are_left_alone() {
     let sets = fleet.tick(&Config::default());
     let at: Vec<Target> = sets.iter().map(|(target, ..)| *target).collect();
     assert_eq!(at, [3, 3, 5, 5]);
-    assert_eq!(fleet.warnings, ["target 1: no route"]);
+    let said = [
+        "bare: has neither prefill_delayer nor prefill_decode_interval: its driver cannot set them",
+        "gone: no route",
+    ];
+    assert_eq!(fleet.said(Level::Warn), said);
+    fleet.tick(&Config::default());
+    assert_eq!(fleet.said(Level::Warn), [""; 0], "each once");
+}
+
+#[test]
+fn what_is_decided_is_said_with_what_was_seen() {
+    let config = Config {
+        itl_limit_ms: Some(50.0),
+        settle_ms: 1000,
+        ..Config::default()
+    };
+    let mut fleet = Fleet::of(vec![("a", rank(10))]);
+    fleet.tick(&config);
+    fleet.shows(0, "itl_ms_p90", 60.25);
+    fleet.tick(&config);
+    let said = [
+        "a: delayer on, interval 10",
+        "a: delayer on, interval 15 (ITL 60.2 ms)",
+    ];
+    assert_eq!(fleet.said(Level::Info), said);
+    fleet.shows(0, "itl_ms_p90", 45.0);
+    fleet.tick(&config);
+    assert_eq!(fleet.said(Level::Info), [""; 0], "nothing moved");
+}
+
+#[test]
+fn an_engine_that_does_not_answer_is_looked_at_ever_more_rarely_and_then_as_before() {
+    let silent = || Err(Failure::Unavailable("no route".to_owned()));
+    let mut fleet = Fleet::of(vec![("a", silent()), ("a", silent()), ("b", rank(10))]);
+    let mut looks = Vec::new();
+    for tick in 0..40 {
+        fleet.knob_calls.clear();
+        fleet.tick(&Config::default());
+        if fleet.knob_calls.contains(&0) {
+            looks.push(tick);
+            assert!(!fleet.knob_calls.contains(&1), "one rank tells");
+        }
+        assert!(fleet.knob_calls.contains(&2));
+    }
+    assert_eq!(looks, [0, 1, 2, 5, 12, 22, 32]);
+    fleet.ranks[0].1 = rank(0);
+    fleet.ranks[1].1 = rank(0);
+    while fleet.rank(1).unwrap().knobs[INTERVAL] != 10 {
+        fleet.tick(&Config::default());
+    }
+    assert!(
+        fleet
+            .said(Level::Info)
+            .contains(&"a: as it should be again".to_owned())
+    );
+    fleet.ranks[0].1 = rank(0);
+    assert_eq!(
+        fleet.tick(&Config::default()).len(),
+        2,
+        "with the next tick"
+    );
+}
+
+#[test]
+fn a_number_that_nobody_knows_is_said() {
+    let config = Config {
+        itl_limit_ms: Some(50.0),
+        itl_stat: "nosuch".to_owned(),
+        ..Config::default()
+    };
+    let mut fleet = Fleet::of(vec![("a", rank(10))]);
+    fleet.unknown = true;
+    fleet.tick(&config);
+    let said = ["a: knows no number \"nosuch\": itl_limit_ms has no effect"];
+    assert_eq!(fleet.said(Level::Warn), said);
 }
 
 #[test]

@@ -59,6 +59,18 @@ pub struct Args {
     thresholds: ThresholdArgs,
 }
 
+/// The engine; an interval of none is no delayer.
+fn config(args: &Args, preset: &Preset, interval: Option<u32>) -> EngineConfig {
+    let budget = u32::try_from(preset.max_num_batched_tokens).unwrap_or(u32::MAX);
+    EngineConfig {
+        ranks: args.ranks,
+        prefill_delayer: interval.is_some(),
+        thresholds: args.thresholds.thresholds(interval.unwrap_or(0), budget),
+        preset: preset.clone(),
+        ..EngineConfig::default()
+    }
+}
+
 /// Prints the table.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let preset = Preset::named(&args.preset)?;
@@ -74,16 +86,9 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         output: args.output,
     };
     mix.validate()?;
+    config(args, &preset, Some(0)).validate()?;
     let engine = Engine::new()?;
-    let budget = u32::try_from(preset.max_num_batched_tokens).unwrap_or(u32::MAX);
-    let settings = |interval: Option<u32>| {
-        Settings::of(&EngineConfig {
-            prefill_delayer: interval.is_some(),
-            thresholds: args.thresholds.thresholds(interval.unwrap_or(0), budget),
-            preset: preset.clone(),
-            ..EngineConfig::default()
-        })
-    };
+    let settings = |interval| Settings::of(&config(args, &preset, interval));
     let run = |policy: &str, config: &str, interval, drives| {
         let named = Named::parse(policy, Path::new("."))?;
         let settings = settings(interval);
@@ -92,17 +97,28 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         anyhow::Ok((mixed, policy.settings()))
     };
     let mut reports = MixedReports::default();
-    for interval in std::iter::once(None).chain(args.interval.iter().copied().map(Some)) {
+    let mut intervals = vec![None];
+    for interval in args.interval.iter().copied().map(Some) {
+        if !intervals.contains(&interval) {
+            intervals.push(interval);
+        }
+    }
+    for interval in intervals {
         let setting = interval.map_or_else(|| "off".to_owned(), |n| format!("interval {n}"));
         let (mixed, _) = run(ROUTES, "{}", interval, false).with_context(|| setting.clone())?;
         reports.runs.push(Mixed { setting, ..mixed });
     }
-    for policy in &args.policy {
+    for (policy, nth) in args.policy.iter().zip(1..) {
         let (name, config) = policy.split_once('=').unwrap_or((policy, "{}"));
+        // Told apart by their order.
+        let setting = match args.policy.len() {
+            1 => name.to_owned(),
+            _ => format!("{nth}: {name}"),
+        };
         let begins = args.interval.first().copied().or(Some(0));
         let (mixed, at_last) = run(name, config, begins, true).with_context(|| policy.clone())?;
         reports.runs.push(Mixed {
-            setting: name.to_owned(),
+            setting,
             at_last: Some(at_last),
             ..mixed
         });
