@@ -75,6 +75,11 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Tells this beginning from others: the low byte of the interval.
+    pub(crate) fn begun(&self) -> u8 {
+        (self.prefill_decode_interval & 0xFF) as u8
+    }
+
     /// Whether the interval follows what is measured.
     pub(crate) fn has_limits(&self) -> bool {
         self.itl_limit_ms.is_some() || self.ttft_limit_ms.is_some()

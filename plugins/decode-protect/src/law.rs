@@ -23,6 +23,8 @@ pub(crate) struct Setting {
     pub(crate) interval: u32,
     /// prompts piled up, and have not gone yet
     pub(crate) relaxed: bool,
+    /// Of the configured interval, the low byte: with another one it begins anew.
+    pub(crate) begun: u8,
     /// when the limits last changed it, ms
     pub(crate) since_ms: u64,
 }
@@ -31,7 +33,9 @@ const THERE: u64 = 1 << 63;
 const DELAYER: u64 = 1 << 62;
 const RELAXED: u64 = 1 << 61;
 const INTERVAL_AT: u32 = 44;
-const TIME: u64 = (1 << INTERVAL_AT) - 1;
+const BEGUN_AT: u32 = 36;
+/// Two years. After that a change looks older than it is, and the next one comes sooner.
+const TIME: u64 = (1 << BEGUN_AT) - 1;
 
 impl Setting {
     /// Where it begins.
@@ -40,6 +44,7 @@ impl Setting {
             delayer: true,
             interval: config.prefill_decode_interval.min(MOST_TICKS),
             relaxed: false,
+            begun: config.begun(),
             since_ms: now_ms,
         }
     }
@@ -51,6 +56,7 @@ impl Setting {
             | flag(self.delayer, DELAYER)
             | flag(self.relaxed, RELAXED)
             | u64::from(self.interval.min(MOST_TICKS)) << INTERVAL_AT
+            | u64::from(self.begun) << BEGUN_AT
             | self.since_ms & TIME
     }
 
@@ -63,6 +69,7 @@ impl Setting {
                 .unwrap_or(MOST_TICKS)
                 .min(MOST_TICKS),
             relaxed: kept & RELAXED != 0,
+            begun: (kept >> BEGUN_AT & 0xFF) as u8,
             since_ms: kept & TIME,
         })
     }
@@ -167,8 +174,8 @@ pub(crate) fn next(config: &Config, now: Setting, seen: &Seen, now_ms: u64) -> S
     Setting {
         delayer,
         interval,
-        relaxed: false,
         since_ms: now_ms,
+        ..now
     }
 }
 

@@ -185,6 +185,7 @@ impl Look<'_> {
     fn decide(&self, first: Target, seen: &Seen, engines: &mut impl Engines) -> Setting {
         let cell = u64::from(first);
         let kept = Setting::unpacked(engines.kept(cell));
+        let kept = kept.filter(|kept| kept.begun == self.config.begun());
         let wanted = match kept {
             Some(now) => next(self.config, now, seen, self.now_ms),
             None => Setting::first(self.config, self.now_ms),

@@ -261,11 +261,18 @@ fn settings_that_cannot_be_are_refused_by_name() {
 }
 
 fn setting() -> impl Strategy<Value = Setting> {
-    let parts = (any::<bool>(), 0..=MOST_TICKS, any::<bool>(), 0..1u64 << 44);
-    parts.prop_map(|(delayer, interval, relaxed, since_ms)| Setting {
+    let parts = (
+        any::<bool>(),
+        0..=MOST_TICKS,
+        any::<bool>(),
+        any::<u8>(),
+        0..1u64 << 36,
+    );
+    parts.prop_map(|(delayer, interval, relaxed, begun, since_ms)| Setting {
         delayer,
         interval,
         relaxed,
+        begun,
         since_ms,
     })
 }

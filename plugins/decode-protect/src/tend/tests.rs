@@ -274,6 +274,27 @@ fn each_engine_follows_the_worst_of_its_own_ranks_and_all_of_them_are_set_alike(
 }
 
 #[test]
+fn what_is_kept_survives_a_new_instance_and_another_configured_interval_begins_anew() {
+    let config = Config {
+        itl_limit_ms: Some(50.0),
+        settle_ms: 1000,
+        ..Config::default()
+    };
+    let mut fleet = Fleet::of(vec![("a", rank(10))]);
+    fleet.tick(&config);
+    fleet.shows(0, "itl_ms_p90", 60.0);
+    assert_eq!(fleet.intervals(&config), [(0, 15)]);
+    fleet.memory = Memory::default();
+    fleet.shows(0, "itl_ms_p90", 45.0);
+    assert_eq!(fleet.intervals(&config), []);
+    let other = Config {
+        prefill_decode_interval: 2,
+        ..config
+    };
+    assert_eq!(fleet.intervals(&other), [(0, 2)]);
+}
+
+#[test]
 fn a_knob_is_set_within_what_the_engine_allows() {
     let config = Config {
         prefill_decode_interval: 99,
