@@ -38,6 +38,22 @@ impl Change {
         }
     }
 
+    /// What becomes of a request's charge.
+    pub(crate) fn between(target: Target, was: Charge, is: Charge) -> Change {
+        Change::charged(target, is).plus(Change::charged(target, was).undone())
+    }
+
+    /// Both, of one target.
+    pub(crate) fn plus(self, other: Change) -> Change {
+        Change {
+            target: self.target,
+            requests: self.requests + other.requests,
+            sessions: self.sessions + other.sessions,
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            context_tokens: self.context_tokens.saturating_add(other.context_tokens),
+        }
+    }
+
     /// The other way around.
     pub(crate) fn undone(self) -> Change {
         Change {

@@ -12,20 +12,25 @@ pub trait Shared {
     /// it was set.
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> bool;
 
-    /// Changes a value until nobody else changed it meanwhile. `change` sees an empty value where there
-    /// is none; none: it stays as it is.
-    fn change(&self, key: &str, mut change: impl FnMut(Vec<u8>) -> Option<Vec<u8>>)
+    /// Changes a value until nobody else changed it meanwhile, and returns what it is then. `change`
+    /// sees an empty value where there is none; none: it stays as it is.
+    fn change(
+        &self,
+        key: &str,
+        mut change: impl FnMut(Vec<u8>) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>>
     where
         Self: Sized,
     {
         // Whoever loses has lost to somebody who won: it ends. The bound is for a store that is broken.
         for _ in 0..10_000 {
             let (value, cas) = self.get(key);
-            match change(value.unwrap_or_default()) {
-                Some(new) if !self.set(key, &new, cas) => {}
-                _ => return,
+            let new = change(value.unwrap_or_default())?;
+            if self.set(key, &new, cas) {
+                return Some(new);
             }
         }
+        None
     }
 }
 

@@ -135,7 +135,13 @@ impl<S: Shared> Site<S> {
             self.standings.follow(&self.shared, &self.core);
         }
         self.clock.0.store(now, Relaxed);
+        self.forget_loads();
+    }
+
+    /// What is known of the loads is of a moment ago.
+    pub(crate) fn forget_loads(&self) {
         self.fresh.set(false);
+        self.loads.forget();
     }
 
     /// Every second or so.
@@ -181,9 +187,8 @@ impl<S: Shared> Site<S> {
         }
     }
 
-    pub(crate) fn count(&self, changes: impl Iterator<Item = Change>) {
-        let changes: Vec<Change> = changes.collect();
-        self.loads.add(&self.shared, &changes, self.wall_ms.get());
+    pub(crate) fn count(&self, changes: &[Change]) {
+        self.loads.add(&self.shared, changes, self.wall_ms.get());
     }
 
     /// A request is over, and its log written.

@@ -5,6 +5,8 @@ use crate::config::Fallback;
 use crate::rows::Change;
 use crate::shared::{Cas, Shared};
 use crate::site::Site;
+use std::fmt::Write;
+
 use pointsman_core::{
     Core, Incoming, Key, Outcome, Piece, Router, Scope, Step, Target, Ticket, decide,
 };
@@ -44,7 +46,7 @@ impl<S: Shared> Site<S> {
             let brought: Vec<Brought> = (self.worker.pieces(incoming).into_iter())
                 .map(|piece| self.bring(piece))
                 .collect();
-            self.fresh.set(false);
+            self.forget_loads();
             let outcome = decide(&self.worker, router, self.fallback(), incoming);
             let ticket = match outcome {
                 Outcome::Refused(_) => None,
@@ -54,7 +56,7 @@ impl<S: Shared> Site<S> {
                 Ok(changes) => {
                     let charged = ticket.map(|t| Change::charged(t.target(), t.charge()));
                     let changes: Vec<Change> = changes.into_iter().chain(charged).collect();
-                    self.count(changes.iter().copied());
+                    self.count(&changes);
                     self.know(incoming);
                     let before = brought.into_iter().map(|b| (b.piece, b.image)).collect();
                     return Decided {
@@ -88,6 +90,8 @@ impl<S: Shared> Site<S> {
         for (piece, image) in before {
             let _ = self.core.bring(*piece, image);
         }
+        // What the first decision stored is not asked for again.
+        self.fresh.set(false);
         self.bring_loads();
         let fleet = self.core.fleet.snapshot();
         for change in changes {
@@ -98,7 +102,7 @@ impl<S: Shared> Site<S> {
         for (piece, _) in before {
             self.core.leave(*piece);
         }
-        self.fresh.set(false);
+        self.forget_loads();
         match outcome {
             Outcome::Refused(_) => None,
             Outcome::Routed(ticket) => {
@@ -116,10 +120,9 @@ impl<S: Shared> Site<S> {
                 self.alter(piece, |_| ticket.step_in(step, piece));
             }
         }
-        let held = Change::charged(ticket.target(), ticket.charge());
+        let held = ticket.charge();
         ticket.step(step);
-        let holds = Change::charged(ticket.target(), ticket.charge());
-        self.count([held.undone(), holds].into_iter());
+        self.count(&[Change::between(ticket.target(), held, ticket.charge())]);
     }
 
     /// The session is over, in every phase and model.
@@ -154,7 +157,7 @@ impl<S: Shared> Site<S> {
             let brought = [self.bring(piece)];
             change(&self.core);
             if let Ok(changes) = self.store(&brought) {
-                return self.count(changes.into_iter());
+                return self.count(&changes);
             }
         }
     }
@@ -196,7 +199,7 @@ impl<S: Shared> Site<S> {
         }
         let changes = rows_by_target(changes);
         if lost {
-            self.count(changes.into_iter());
+            self.count(&changes);
             return Err(stored);
         }
         Ok(changes)
@@ -223,7 +226,7 @@ fn rows_by_target(changes: Vec<Change>) -> Vec<Change> {
     let mut sums: Vec<Change> = Vec::new();
     for change in changes {
         match sums.iter_mut().find(|sum| sum.target == change.target) {
-            Some(sum) => sum.sessions += change.sessions,
+            Some(sum) => *sum = sum.plus(change),
             None => sums.push(change),
         }
     }
@@ -232,7 +235,10 @@ fn rows_by_target(changes: Vec<Change>) -> Vec<Change> {
 }
 
 pub(crate) fn key_of(piece: Piece) -> String {
-    format!("pointsman/bindings/{piece}")
+    let mut key = String::with_capacity(32);
+    // Writing to a text does not fail.
+    let _ = write!(key, "pointsman/bindings/{piece}");
+    key
 }
 
 fn scopes_in(value: &[u8]) -> impl Iterator<Item = u64> {

@@ -70,6 +70,23 @@ impl Http {
         }
     }
 
+    /// So much of the answer has come.
+    fn comes(&mut self, end_of_stream: bool) {
+        if let (true, Some(flight)) = (end_of_stream, &mut self.flight) {
+            flight.came_to_its_end();
+        }
+    }
+
+    /// As Envoy logs it.
+    fn ending(&self) -> Ending {
+        let details = self.property(["response", "code_details"]);
+        if details.is_empty() {
+            Ending::ClientLeft
+        } else {
+            Ending::of(&details)
+        }
+    }
+
     fn property(&self, path: [&str; 2]) -> String {
         let value = self.get_property(path.to_vec()).unwrap_or_default();
         String::from_utf8(value).unwrap_or_default()
@@ -130,7 +147,7 @@ impl HttpContext for Http {
         self.decide(&vm, headers, body)
     }
 
-    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+    fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
         let (Some(vm), true) = (vm(), self.flight.is_some()) else {
             return Action::Continue;
         };
@@ -157,16 +174,23 @@ impl HttpContext for Http {
                 self.set_http_response_header(&name, Some(&value));
             }
         }
+        self.comes(end_of_stream);
         Action::Continue
     }
 
-    fn on_http_response_body(&mut self, bytes: usize, _: bool) -> Action {
+    fn on_http_response_body(&mut self, bytes: usize, end_of_stream: bool) -> Action {
         if let (true, Some(flight), Some(vm)) = (bytes > 0, &mut self.flight, vm())
             && flight.awaits_output()
         {
             vm.site.tell(now_ms());
             flight.output(&vm.site, &mut Fused { wants: vm.wants });
         }
+        self.comes(end_of_stream);
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _: usize) -> Action {
+        self.comes(true);
         Action::Continue
     }
 
@@ -176,12 +200,7 @@ impl HttpContext for Http {
             return;
         };
         vm.site.tell(now_ms());
-        let details = self.property(["response", "code_details"]);
-        let ending = if details.is_empty() {
-            Ending::ClientLeft
-        } else {
-            Ending::of(&details)
-        };
+        let ending = flight.ending().unwrap_or_else(|| self.ending());
         let mut router = Fused { wants: vm.wants };
         flight.end(&vm.site, &mut router, ending, &address);
         vm.site.logged();
