@@ -7,6 +7,7 @@ use crate::loads::Loads;
 use crate::rows::Change;
 use crate::shared::Shared;
 use crate::table;
+use http::HeaderName;
 use pointsman_core::{Clock, Core, Pieces, Policy, Target, Worker, hash_text};
 use pointsman_request::Identifier;
 use std::cell::{Cell, RefCell};
@@ -41,6 +42,8 @@ pub struct Site<S> {
     pub(crate) shared: S,
     pub(crate) config: Config,
     pub(crate) identifier: Identifier,
+    /// the header with which a client names its target
+    pub(crate) explicit: Option<HeaderName>,
     pub(crate) route: u64,
     pub(crate) core: Arc<Core>,
     pub(crate) worker: Rc<Worker>,
@@ -94,6 +97,7 @@ impl<S: Shared> Site<S> {
             (config.session.as_ref()).map_or_else(pointsman_request::Session::default, Into::into);
         let site = Site {
             identifier: Identifier::new(&session).map_err(|error| error.to_string())?,
+            explicit: HeaderName::try_from(config.explicit_header.as_str()).ok(),
             route: hash_text(&config.route),
             cells: Cells::new(&policy.name),
             worker: Worker::new(core.clone(), policy),
@@ -165,6 +169,11 @@ impl<S: Shared> Site<S> {
     /// Bodies above this many bytes are not read.
     pub fn inspect_bytes(&self) -> usize {
         self.config.inspect_bytes
+    }
+
+    /// Whether an answer's `x-envoy-attempt-count` is Envoy's.
+    pub fn counts_attempts(&self) -> bool {
+        self.config.counts_attempts
     }
 
     /// How a target is reached.

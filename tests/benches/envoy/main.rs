@@ -145,7 +145,13 @@ fn print(rows: &[Row]) {
     println!("\n2 KB chat POST, JSON answer, through Envoy");
     println!(
         "{:<34}{:>30}{:>12}{:>9}{:>12}{:>12}{:>6}",
-        "filter", "CPU µs a request (least–most)", "requests/s", "p99 ms", "CPU ×", "per s ×", "bad"
+        "filter",
+        "CPU µs a request (least–most)",
+        "requests/s",
+        "p99 ms",
+        "CPU ×",
+        "per s ×",
+        "bad"
     );
     for row in rows {
         let (low, cpu, high) = spread(&row.cpu_us);

@@ -16,6 +16,7 @@ mod bindings {
 mod convert;
 mod host;
 mod http;
+mod pairs;
 mod policy;
 mod root;
 mod store;
