@@ -148,12 +148,14 @@ pub(crate) fn apply(value: &mut Vec<u8>, change: Change) {
     let (rows, _) = value.as_chunks_mut::<BYTES>();
     if let Some(bytes) = rows.get_mut(at) {
         let load = change.of(row(bytes));
-        let mut new = Vec::with_capacity(BYTES);
-        new.extend(load.requests.to_le_bytes());
-        new.extend(load.sessions.to_le_bytes());
-        new.extend(load.prefill_tokens.to_le_bytes());
-        new.extend(load.context_tokens.to_le_bytes());
-        bytes.copy_from_slice(&new);
+        let new = (load.requests.to_le_bytes().into_iter())
+            .chain(load.sessions.to_le_bytes())
+            .chain(load.prefill_tokens.to_le_bytes())
+            .chain(load.context_tokens.to_le_bytes());
+        bytes
+            .iter_mut()
+            .zip(new)
+            .for_each(|(byte, new)| *byte = new);
     }
 }
 

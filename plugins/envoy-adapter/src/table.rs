@@ -5,22 +5,27 @@ use crate::config::Fallback;
 use crate::rows::Change;
 use crate::shared::{Cas, Shared};
 use crate::site::Site;
-use std::fmt::Write;
-
 use pointsman_core::{
     Core, Incoming, Key, Outcome, Piece, Router, Scope, Step, Target, Ticket, decide,
 };
+use smallvec::SmallVec;
+use std::fmt::Write;
 
 /// Scopes in which sessions may be bound.
 const MAX_SCOPES: usize = 1024;
 const SCOPES: &str = "pointsman/scopes";
 
+/// The target of each session of a piece.
+type Sessions = SmallVec<[Target; 16]>;
+
 /// A piece that was brought in, to be stored again.
 struct Brought {
     piece: Piece,
+    /// in the store
+    key: String,
     image: Vec<u8>,
     cas: Option<Cas>,
-    sessions: Vec<Target>,
+    sessions: Sessions,
 }
 
 /// A decision that is true, and the pieces as they were before it.
@@ -163,12 +168,14 @@ impl<S: Shared> Site<S> {
     }
 
     fn bring(&self, piece: Piece) -> Brought {
-        let (image, cas) = self.shared.get(&key_of(piece));
+        let key = key_of(piece);
+        let (image, cas) = self.shared.get(&key);
         let image = image.unwrap_or_default();
         // Another version's piece begins anew.
         let _ = self.core.bring(piece, &image);
         Brought {
             piece,
+            key,
             sessions: self.core.sessions_of(piece),
             image,
             cas,
@@ -185,12 +192,14 @@ impl<S: Shared> Site<S> {
             let image = self.core.image(one.piece);
             let same = image == one.image;
             if !lost && !same {
-                if self.shared.set(&key_of(one.piece), &image, one.cas) {
+                if self.shared.set(&one.key, &image, one.cas) {
                     stored.push(one.piece);
                     let now = self.core.sessions_of(one.piece);
-                    let less = one.sessions.iter().map(|t| Change::session(*t, -1));
-                    let more = now.iter().map(|t| Change::session(*t, 1));
-                    changes.extend(less.chain(more));
+                    if now != one.sessions {
+                        let less = one.sessions.iter().map(|t| Change::session(*t, -1));
+                        let more = now.iter().map(|t| Change::session(*t, 1));
+                        changes.extend(less.chain(more));
+                    }
                 } else {
                     lost = true;
                 }
