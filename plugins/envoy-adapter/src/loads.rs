@@ -7,7 +7,7 @@
 //! adds its part again.
 
 use crate::rows::{self, Change, ROWS, block_of};
-use crate::shared::Shared;
+use crate::shared::{Cas, Shared};
 use pointsman_core::{Ledger, Load};
 use std::cell::{Cell, RefCell};
 
@@ -40,8 +40,16 @@ struct Block {
     part: String,
     /// this VM's part
     own: Vec<u8>,
-    /// the sums, where this VM has just stored them
-    stored: Option<Vec<u8>>,
+    /// the sums, where this VM has just seen or stored them
+    known: Option<Known>,
+}
+
+/// Sums of this moment.
+#[derive(Debug)]
+struct Known {
+    value: Vec<u8>,
+    /// none: absent, or stored by this VM, which is not told the number
+    cas: Option<Cas>,
 }
 
 impl Block {
@@ -50,7 +58,7 @@ impl Block {
             sums: sums(number),
             part: slot.map_or_else(String::new, |slot| part(slot, number)),
             own: Vec::new(),
-            stored: None,
+            known: None,
         }
     }
 }
@@ -76,19 +84,20 @@ impl Loads {
         }
     }
 
-    /// Brings the sums of all targets into the ledger: those that this VM has just stored as it stored
-    /// them.
+    /// Brings the sums of all targets into the ledger: those that are known are not asked for.
     pub(crate) fn bring(&self, shared: &impl Shared, ledger: &Ledger) {
-        for (first, block) in (0..self.targets).step_by(ROWS).zip(&*self.blocks.borrow()) {
-            let asked = match &block.stored {
-                Some(_) => None,
-                None => shared.get(&block.sums).0,
-            };
-            let value = block.stored.as_ref().or(asked.as_ref());
-            let value = value.map(Vec::as_slice).unwrap_or_default();
+        let mut blocks = self.blocks.borrow_mut();
+        for (first, block) in (0..self.targets).step_by(ROWS).zip(&mut *blocks) {
+            let known = block.known.get_or_insert_with(|| {
+                let (value, cas) = shared.get(&block.sums);
+                Known {
+                    value: value.unwrap_or_default(),
+                    cas,
+                }
+            });
             // The value ends with the last row that ever changed; what this VM counted only for
             // itself must go from the others too.
-            let rows = rows::read(value).chain(std::iter::repeat(Load::default()));
+            let rows = rows::read(&known.value).chain(std::iter::repeat(Load::default()));
             let targets = first..self.targets.min(first + ROWS);
             for (load, target) in rows.zip(targets) {
                 ledger.put(u32::try_from(target).unwrap_or(u32::MAX), load);
@@ -99,7 +108,7 @@ impl Loads {
     /// From now on others may have changed the sums.
     pub(crate) fn forget(&self) {
         for block in &mut *self.blocks.borrow_mut() {
-            block.stored = None;
+            block.known = None;
         }
     }
 
@@ -122,10 +131,12 @@ impl Loads {
             if here().all(Change::is_nothing) {
                 continue;
             }
-            block.stored = shared.change(&block.sums, |mut value| {
+            let seen = (block.known.take()).and_then(|known| Some((known.value, known.cas?)));
+            let stored = shared.change_seen(&block.sums, seen, |mut value| {
                 here().for_each(|change| rows::apply(&mut value, *change));
                 Some(value)
             });
+            block.known = stored.map(|value| Known { value, cas: None });
             let mut own = here().map(|change| change.of_requests());
             if slot.is_some() && own.any(|change| !change.is_nothing()) {
                 here().for_each(|change| rows::apply(&mut block.own, change.of_requests()));
