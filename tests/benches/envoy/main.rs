@@ -40,6 +40,7 @@ struct Row {
     filter: Filter,
     cpu_us: Vec<f64>,
     per_s: Vec<f64>,
+    p50_ms: Vec<f64>,
     p99_ms: Vec<f64>,
     bad: u64,
 }
@@ -101,6 +102,7 @@ fn measure(rounds: usize) -> Result<Vec<Row>> {
             filter: envoy.filter,
             cpu_us: Vec::new(),
             per_s: Vec::new(),
+            p50_ms: Vec::new(),
             p99_ms: Vec::new(),
             bad: 0,
         })
@@ -127,6 +129,7 @@ fn measure(rounds: usize) -> Result<Vec<Row>> {
             row.cpu_us
                 .push(used as f64 / 1e3 / run.requests.max(1) as f64);
             row.per_s.push(run.per_s);
+            row.p50_ms.push(run.p50_ms);
             row.p99_ms.push(run.p99_ms);
             row.bad += run.bad;
         }
@@ -142,7 +145,7 @@ fn ratios<'a>(row: &'a Row, rows: &'a [Row], of: impl Fn(&Row) -> &Vec<f64>) -> 
 }
 
 fn print(rows: &[Row]) {
-    println!("\n2 KB chat POST, JSON answer, through Envoy");
+    println!("\n{}, through Envoy", Shape::Whole.about());
     println!(
         "{:<34}{:>30}{:>12}{:>9}{:>12}{:>12}{:>6}",
         "filter",
@@ -178,7 +181,8 @@ fn to_json(row: &Row, rows: &[Row]) -> Value {
     let ratio = |of: fn(&Row) -> &Vec<f64>| ratios(row, rows, of).map(|r| spread(&r).1);
     json!({
         "cpu_us_per_request": { "min": low, "median": median, "max": high },
-        "requests_per_s": spread(&row.per_s).1, "p99_ms": spread(&row.p99_ms).1, "bad": row.bad,
+        "requests_per_s": spread(&row.per_s).1, "bad": row.bad,
+        "p50_ms": spread(&row.p50_ms).1, "p99_ms": spread(&row.p99_ms).1,
         "cpu_ratio_to_empty": ratio(|row| &row.cpu_us),
         "requests_per_s_ratio_to_empty": ratio(|row| &row.per_s),
     })
