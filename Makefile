@@ -46,14 +46,16 @@ policies:
 	$(CARGO) run --release --quiet --package pointsman-build -- --out target/policies $(POLICIES)
 	$(CARGO) run --release --quiet --package pointsman-build -- --any-world --out target/guests $(GUESTS) tests/driving-guest
 	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/policies plugins/envoy-adapter
-	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy
+	$(CARGO) run --release --quiet --package pointsman-build -- --core --out target/guests tests/fuse/adapter tests/fuse/policy tests/benches/envoy/filter
 
-## What a decision costs, and our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt)
+## What a decision costs, our proxy beside nginx and HAProxy (wrk, nginx, haproxy from apt), and a policy
+## in Envoy, where `make envoy` put it
 bench: build
 	mkdir -p target/bench
 	@command -v wrk nginx haproxy >/dev/null || apt-get install -y --no-install-recommends wrk nginx haproxy
 	$(CARGO) bench --workspace --bench decision | tee target/bench/decision.json
 	$(CARGO) bench --workspace --bench data_plane
+	$(CARGO) bench --workspace --bench envoy
 	$(CARGO) bench --workspace --bench swap | tee target/bench/swap.json
 
 clean:

@@ -213,9 +213,14 @@ fn lease(ask: &Ask, locked: &mut Locked<'_>, target: Target) -> SmallVec<[Lease;
     let until = ask.worker.core.bindings.leased_until(ask.now);
     for (key, at) in Key::ALL.into_iter().zip(ask.keys) {
         let Some(at) = at else { continue };
-        if let Some(revision) = (locked.shard(at)).and_then(|shard| shard.lease(at, target, until))
-        {
-            leases.push(Lease { key, at, revision });
+        let lease = (locked.shard(at)).and_then(|shard| shard.lease(at, target, until));
+        if let Some((revision, settled)) = lease {
+            leases.push(Lease {
+                key,
+                at,
+                revision,
+                settled,
+            });
         }
     }
     leases
@@ -244,12 +249,14 @@ fn remember(
 ) -> Option<(u64, u64)> {
     let at = ask.keys.get(Key::Session.index()).copied().flatten()?;
     let shard = locked.shard(at)?;
-    let number = shard.revision();
-    let entry = shard.get_mut(at)?;
     let prompt = match &incoming.shared {
         Shared::Given(_) => Prompt::ran_on(target),
         Shared::Chain(chain) => chain.remember(target),
     };
-    entry.send(number, prompt);
+    if shard.get_mut(at)?.has_run(&prompt) {
+        return None;
+    }
+    let number = shard.revision();
+    shard.get_mut(at)?.send(number, prompt);
     Some((at, number))
 }

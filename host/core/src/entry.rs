@@ -128,6 +128,19 @@ impl Entry {
         (sent.map(|(_, prompt)| prompt)).or(self.accepted.as_ref())
     }
 
+    /// Whether there is nothing left for a confirmation to change: later claims keep that.
+    pub(crate) fn settled(&self) -> bool {
+        let before = self.pending.as_ref().and_then(|p| p.before.as_ref());
+        self.held.confirmed && before.is_none()
+    }
+
+    /// Whether the last prompt is this one, and no other is on its way: then sending it changes nothing,
+    /// whatever becomes of it.
+    pub(crate) fn has_run(&self, prompt: &Prompt) -> bool {
+        let sent = self.pending.as_ref().and_then(|p| p.sent.as_ref());
+        sent.is_none() && self.accepted.as_ref() == Some(prompt)
+    }
+
     /// Puts another claim into the place of this one, and returns the target that loses it. The old
     /// one waits for the new one's failure if an engine stands behind it, or may yet do so.
     pub(crate) fn replace(&mut self, new: Held) -> Target {

@@ -20,6 +20,9 @@ use thiserror::Error;
 
 /// The first byte of an image. Another one is from another version: its sessions begin anew.
 const FORMAT: u8 = 1;
+/// About how long an image is, in bytes: of itself, and for each binding.
+const HEADER: usize = 16;
+const ENTRY: usize = 96;
 
 /// A piece's number, from 0.
 pub type Piece = usize;
@@ -58,9 +61,12 @@ impl Core {
 
     /// A piece, to be kept elsewhere.
     pub fn image(&self, piece: Piece) -> Vec<u8> {
-        let mut image = vec![FORMAT];
-        self.bindings
-            .with_shard(piece, |shard| shard.write(&mut image));
+        let mut image = Vec::new();
+        self.bindings.with_shard(piece, |shard| {
+            image.reserve(HEADER + shard.len() * ENTRY);
+            image.push(FORMAT);
+            shard.write(&mut image);
+        });
         image
     }
 
@@ -71,8 +77,8 @@ impl Core {
 
     /// The target of each session that is bound in a piece: their sum over all pieces is the number of
     /// sessions of each target.
-    pub fn sessions_of(&self, piece: Piece) -> Vec<Target> {
-        let mut targets = Vec::new();
+    pub fn sessions_of(&self, piece: Piece) -> SmallVec<[Target; 16]> {
+        let mut targets = SmallVec::new();
         self.bindings
             .with_shard(piece, |shard| targets.extend(shard.sessions()));
         targets

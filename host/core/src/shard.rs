@@ -131,15 +131,15 @@ impl Shard {
     }
 
     /// One more request under the claim of a key, if it is on `target`, believed `until` then; returns
-    /// its revision.
-    pub(crate) fn lease(&mut self, key: u64, target: Target, until: u64) -> Option<u64> {
+    /// its revision, and whether it is settled.
+    pub(crate) fn lease(&mut self, key: u64, target: Target, until: u64) -> Option<(u64, bool)> {
         let at = self.at(key)?;
         self.entry(at).filter(|e| e.held.target == target)?;
         self.unlink(at);
         let entry = self.entry_mut(at)?;
         entry.held.leases += 1;
         entry.until = until;
-        Some(entry.held.revision)
+        Some((entry.held.revision, entry.settled()))
     }
 
     /// After a change to its leases: an entry without any joins the idle ones, as the newest.

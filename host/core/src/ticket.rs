@@ -18,6 +18,8 @@ pub(crate) struct Lease {
     pub(crate) key: Key,
     pub(crate) at: u64,
     pub(crate) revision: u64,
+    /// a confirmation would change nothing
+    pub(crate) settled: bool,
 }
 
 /// How far the request has come.
@@ -256,7 +258,9 @@ impl Ticket {
 
     /// Whether a step changes anything in the table.
     pub(crate) fn touches(&self, step: Step) -> bool {
-        self.stage != Stage::Ended && (self.end_by(step).is_some() || self.confirms(step))
+        let open = || self.memory.is_some() || self.leases.iter().any(|lease| !lease.settled);
+        self.stage != Stage::Ended
+            && (self.end_by(step).is_some() || (self.confirms(step) && open()))
     }
 
     fn confirms(&self, step: Step) -> bool {

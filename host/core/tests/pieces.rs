@@ -305,3 +305,39 @@ fn leases_of_holders_that_vanished_are_not_believed_for_ever_and_bad_images_are_
     assert_eq!((bench.bound(3), bench.bound(1)), (Some(0), None));
     bench.flights.drain(..).flatten().for_each(Ticket::forget);
 }
+
+#[test]
+fn the_head_of_a_sticky_turn_touches_the_table_only_while_there_is_something_to_confirm() {
+    let mut bench = Bench::new(true);
+    let turn = Incoming {
+        session: Some(1),
+        ..Incoming::default()
+    };
+    let opens = |bench: &Bench, flight: usize| {
+        let ticket = bench.flights[flight].as_ref().unwrap();
+        ticket.changes_table(Step::Dispatched)
+    };
+    bench.send(&turn);
+    assert!(opens(&bench, 0), "a first turn binds");
+    bench.send(&turn);
+    assert!(opens(&bench, 1), "no engine has accepted the first one yet");
+    bench.step(0, Step::Dispatched);
+    bench.step(1, Step::Finished);
+    bench.step(0, Step::Finished);
+    bench.send(&turn);
+    assert!(
+        !opens(&bench, 2),
+        "the same prompt under a confirmed binding"
+    );
+    // It fails: what was confirmed before stays.
+    bench.step(2, Step::Failed);
+    assert!(bench.bound(1).is_some());
+    let mut chain = pointsman_core::ChainBuilder::default();
+    chain.message(b"more", 4);
+    let more = Incoming {
+        shared: Shared::Chain(chain.build()),
+        ..turn
+    };
+    bench.send(&more);
+    assert!(opens(&bench, 3), "another prompt is to be remembered");
+}

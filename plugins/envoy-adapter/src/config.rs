@@ -35,6 +35,10 @@ pub struct Config {
     /// how often a request is sent at most; more than 1: a second choice goes with the first
     #[serde(default = "attempts")]
     pub attempts: u32,
+    /// whether Envoy notes on each answer how often its request was sent
+    /// (`include_attempt_count_in_response`): then it need not be asked who answered
+    #[serde(default)]
+    pub counts_attempts: bool,
     /// whether JSON bodies are read before the decision
     #[serde(default)]
     pub read_body: bool,

@@ -92,7 +92,7 @@ fn act<S: Shared>(site: &Site<S>, wanted: &Wanted, vm: u64, wall_ms: u64) -> Val
             prefill_tokens: load.prefill_tokens,
             context_tokens: load.context_tokens,
         };
-        site.count(std::iter::once(change));
+        site.count(&[change]);
     }
     site.bring_loads();
     let fleet = site.core.fleet.snapshot();

@@ -19,6 +19,8 @@ pub struct Way {
     pub dialect: Dialect,
     /// its rank
     pub rank: u32,
+    /// the same for all that have the same address
+    pub(crate) server: usize,
 }
 
 /// The targets' ways, by number; none: not of this configuration.
@@ -42,10 +44,15 @@ pub(crate) fn fill(core: &Core, config: &Config, shared: &impl Shared) -> Result
             Some((_, endpoint, _)) if endpoint.absent => absent.push(target),
             Some(_) => {}
         }
-        ways.push(found.map(|(_, endpoint, rank)| Way {
-            address: endpoint.address.clone(),
-            dialect: endpoint.dialect.into(),
-            rank: *rank,
+        ways.push(found.map(|(_, endpoint, rank)| {
+            Way {
+                address: endpoint.address.clone(),
+                dialect: endpoint.dialect.into(),
+                rank: *rank,
+                server: (config.endpoints.iter())
+                    .position(|other| other.address == endpoint.address)
+                    .unwrap_or(usize::MAX),
+            }
         }));
     }
     // A name that comes twice is one target after the other: the later one has replaced the first.

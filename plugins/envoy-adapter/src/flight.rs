@@ -82,6 +82,8 @@ pub struct Flight {
     answered: bool,
     output_ms: Option<u64>,
     good: bool,
+    /// an engine's answer came to its end
+    whole: bool,
 }
 
 impl std::fmt::Debug for Flight {
@@ -97,7 +99,7 @@ pub fn begin<S: Shared>(
     headers: HeaderMap,
     body: Option<Vec<u8>>,
 ) -> Fate {
-    let understood = match understand(site, headers, body) {
+    let mut understood = match understand(site, headers, body) {
         Ok(understood) => understood,
         Err(answer) => return Fate::Stays(answer, Vec::new()),
     };
@@ -135,10 +137,12 @@ pub fn begin<S: Shared>(
             )
         })
         .flatten();
-    let departure = departure(site, &ticket, second.as_ref(), &understood);
-    let verdict = ticket.verdict();
-    let word = word(verdict.reason.as_deref(), verdict.failure.as_ref());
-    let said = explain(site, Some(ticket.target()), &word);
+    let departure = departure(site, &ticket, second.as_ref(), &mut understood);
+    let said = || {
+        let verdict = ticket.verdict();
+        let word = word(verdict.reason.as_deref(), verdict.failure.as_ref());
+        explain(site, Some(ticket.target()), &word)
+    };
     let flight = Flight {
         target: ticket.target(),
         prompt_tokens: understood.incoming.prompt_tokens,
@@ -146,9 +150,10 @@ pub fn begin<S: Shared>(
         answered: false,
         output_ms: None,
         good: false,
+        whole: false,
+        explained: understood.explain.then(said),
         ticket: Some(ticket),
         second,
-        explained: understood.explain.then_some(said),
     };
     Fate::Leaves(Box::new(flight), departure)
 }
@@ -157,14 +162,14 @@ fn departure<S: Shared>(
     site: &Site<S>,
     ticket: &Ticket,
     second: Option<&Second>,
-    understood: &Understood,
+    understood: &mut Understood,
 ) -> Departure {
     let targets = [Some(ticket.target()), second.map(|second| second.target)];
     let ways = targets.into_iter().flatten().filter_map(|t| site.way(t));
     let destinations: Vec<&str> = ways.map(|way| way.address.as_str()).collect();
     let mut departure = Departure {
         destinations: destinations.join(","),
-        strip: understood.strip.clone(),
+        strip: std::mem::take(&mut understood.strip),
         ..Departure::default()
     };
     if let Some(way) = site.way(ticket.target()) {
@@ -251,6 +256,16 @@ impl Flight {
     /// Whether the next part of the body is an engine's first: Envoy's own answers have bodies too.
     pub fn awaits_output(&self) -> bool {
         self.answered && self.output_ms.is_none()
+    }
+
+    /// The answer that is passing came to its end.
+    pub fn came_to_its_end(&mut self) {
+        self.whole = self.answered;
+    }
+
+    /// How it ended, where that is known without asking Envoy.
+    pub fn ending(&self) -> Option<Ending> {
+        self.whole.then_some(Ending::Complete)
     }
 
     /// A part of the answer's body came.

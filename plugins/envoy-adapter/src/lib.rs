@@ -41,6 +41,8 @@ pub mod config;
 mod control;
 mod fleet;
 mod flight;
+#[cfg(any(target_arch = "wasm32", test))]
+mod headers;
 mod loads;
 mod rows;
 mod second;

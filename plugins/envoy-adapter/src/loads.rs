@@ -7,10 +7,9 @@
 //! adds its part again.
 
 use crate::rows::{self, Change, ROWS, block_of};
-use crate::shared::Shared;
+use crate::shared::{Cas, Shared};
 use pointsman_core::{Ledger, Load};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 
 /// Between two signs of life, in ms.
 const BEAT_MS: u64 = 1000;
@@ -19,6 +18,50 @@ const GONE_MS: u64 = 30_000;
 /// VMs at one time. Those beyond are not watched over.
 const MAX_VMS: usize = 1024;
 const VMS: &str = "pointsman/vms";
+
+/// One VM's view.
+#[derive(Debug)]
+pub(crate) struct Loads {
+    targets: usize,
+    /// who this VM is among all
+    vm: u64,
+    slot: Cell<Option<usize>>,
+    /// of the targets of this configuration, and of others that bindings still speak of
+    blocks: RefCell<Vec<Block>>,
+    beaten_ms: Cell<u64>,
+}
+
+/// 64 targets.
+#[derive(Debug)]
+struct Block {
+    /// the key of their sums
+    sums: String,
+    /// the key of this VM's part of them
+    part: String,
+    /// this VM's part
+    own: Vec<u8>,
+    /// the sums, where this VM has just seen or stored them
+    known: Option<Known>,
+}
+
+/// Sums of this moment.
+#[derive(Debug)]
+struct Known {
+    value: Vec<u8>,
+    /// none: absent, or stored by this VM, which is not told the number
+    cas: Option<Cas>,
+}
+
+impl Block {
+    fn new(number: usize, slot: Option<usize>) -> Block {
+        Block {
+            sums: sums(number),
+            part: slot.map_or_else(String::new, |slot| part(slot, number)),
+            own: Vec::new(),
+            known: None,
+        }
+    }
+}
 
 fn sums(block: usize) -> String {
     format!("pointsman/load/{block}")
@@ -29,71 +72,75 @@ fn part(slot: usize, block: usize) -> String {
     format!("pointsman/part/{slot}/{block}")
 }
 
-/// One VM's view.
-#[derive(Debug)]
-pub(crate) struct Loads {
-    blocks: usize,
-    /// who this VM is among all
-    vm: u64,
-    slot: Cell<Option<usize>>,
-    /// this VM's part of each block
-    own: RefCell<BTreeMap<usize, Vec<u8>>>,
-    beaten_ms: Cell<u64>,
-}
-
 impl Loads {
     pub(crate) fn new(targets: usize, vm: u64) -> Loads {
+        let blocks = (0..targets.div_ceil(ROWS)).map(|number| Block::new(number, None));
         Loads {
-            blocks: targets.div_ceil(ROWS),
+            targets,
             vm,
             slot: Cell::new(None),
-            own: RefCell::default(),
+            blocks: RefCell::new(blocks.collect()),
             beaten_ms: Cell::new(0),
         }
     }
 
-    /// Brings the sums of all targets into the ledger.
+    /// Brings the sums of all targets into the ledger: those that are known are not asked for.
     pub(crate) fn bring(&self, shared: &impl Shared, ledger: &Ledger) {
-        for block in 0..self.blocks {
-            let (value, _) = shared.get(&sums(block));
-            let value = value.unwrap_or_default();
-            let first = u32::try_from(block * ROWS).unwrap_or(u32::MAX);
+        let mut blocks = self.blocks.borrow_mut();
+        for (first, block) in (0..self.targets).step_by(ROWS).zip(&mut *blocks) {
+            let known = block.known.get_or_insert_with(|| {
+                let (value, cas) = shared.get(&block.sums);
+                Known {
+                    value: value.unwrap_or_default(),
+                    cas,
+                }
+            });
             // The value ends with the last row that ever changed; what this VM counted only for
             // itself must go from the others too.
-            let rows = rows::read(&value).chain(std::iter::repeat(Load::default()));
-            for (load, target) in rows.take(ROWS).zip(first..) {
-                ledger.put(target, load);
+            let rows = rows::read(&known.value).chain(std::iter::repeat(Load::default()));
+            let targets = first..self.targets.min(first + ROWS);
+            for (load, target) in rows.zip(targets) {
+                ledger.put(u32::try_from(target).unwrap_or(u32::MAX), load);
             }
+        }
+    }
+
+    /// From now on others may have changed the sums.
+    pub(crate) fn forget(&self) {
+        for block in &mut *self.blocks.borrow_mut() {
+            block.known = None;
         }
     }
 
     /// Adds changes of this VM's requests, and of sessions.
     pub(crate) fn add(&self, shared: &impl Shared, changes: &[Change], wall_ms: u64) {
-        let mut by_block: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
-        for change in changes.iter().filter(|change| !change.is_nothing()) {
-            by_block
-                .entry(block_of(change.target))
-                .or_default()
-                .push(*change);
-        }
-        if by_block.is_empty() {
+        if changes.iter().all(Change::is_nothing) {
             return;
         }
         self.beat_if_due(shared, wall_ms);
-        for (block, changes) in by_block {
-            shared.change(&sums(block), |mut value| {
-                changes
-                    .iter()
-                    .for_each(|change| rows::apply(&mut value, *change));
+        let mut blocks = self.blocks.borrow_mut();
+        let slot = self.slot.get();
+        let numbers = || changes.iter().map(|change| block_of(change.target));
+        let most = numbers().max().unwrap_or(0);
+        while blocks.len() <= most {
+            let number = blocks.len();
+            blocks.push(Block::new(number, slot));
+        }
+        for (number, block) in blocks.iter_mut().enumerate() {
+            let here = || (changes.iter()).filter(|change| block_of(change.target) == number);
+            if here().all(Change::is_nothing) {
+                continue;
+            }
+            let seen = (block.known.take()).and_then(|known| Some((known.value, known.cas?)));
+            let stored = shared.change_seen(&block.sums, seen, |mut value| {
+                here().for_each(|change| rows::apply(&mut value, *change));
                 Some(value)
             });
-            let own = changes.iter().map(|change| change.of_requests());
-            let own: Vec<Change> = own.filter(|change| !change.is_nothing()).collect();
-            if let (false, Some(slot)) = (own.is_empty(), self.slot.get()) {
-                let mut parts = self.own.borrow_mut();
-                let part_of = parts.entry(block).or_default();
-                own.iter().for_each(|change| rows::apply(part_of, *change));
-                shared.set(&part(slot, block), part_of, None);
+            block.known = stored.map(|value| Known { value, cas: None });
+            let mut own = here().map(|change| change.of_requests());
+            if slot.is_some() && own.any(|change| !change.is_nothing()) {
+                here().for_each(|change| rows::apply(&mut block.own, change.of_requests()));
+                shared.set(&block.part, &block.own, None);
             }
         }
     }
@@ -101,6 +148,7 @@ impl Loads {
     /// Gives a sign of life, and takes the parts of those that are gone from the sums.
     pub(crate) fn beat(&self, shared: &impl Shared, wall_ms: u64) {
         self.beaten_ms.set(wall_ms);
+        self.forget();
         let had = self.slot.get();
         let (mut gone, mut slot) = (Vec::new(), None);
         shared.change(VMS, |value| {
@@ -132,7 +180,7 @@ impl Loads {
     }
 
     fn bury(&self, shared: &impl Shared, slot: usize) {
-        for block in 0..self.blocks {
+        for block in 0..self.blocks.borrow().len() {
             let key = part(slot, block);
             let (Some(value), _) = shared.get(&key) else {
                 continue;
@@ -144,12 +192,19 @@ impl Loads {
     }
 
     fn add_again(&self, shared: &impl Shared, slot: Option<usize>, was_buried: bool) {
-        for (block, value) in self.own.borrow().iter() {
-            if let Some(slot) = slot {
-                shared.set(&part(slot, *block), value, None);
+        for (number, block) in self.blocks.borrow_mut().iter_mut().enumerate() {
+            *block = Block {
+                own: std::mem::take(&mut block.own),
+                ..Block::new(number, slot)
+            };
+            if block.own.is_empty() {
+                continue;
+            }
+            if slot.is_some() {
+                shared.set(&block.part, &block.own, None);
             }
             if was_buried {
-                add_to(shared, *block, changes(*block, value).into_iter());
+                add_to(shared, number, changes(number, &block.own).into_iter());
             }
         }
     }

@@ -38,6 +38,22 @@ impl Change {
         }
     }
 
+    /// What becomes of a request's charge.
+    pub(crate) fn between(target: Target, was: Charge, is: Charge) -> Change {
+        Change::charged(target, is).plus(Change::charged(target, was).undone())
+    }
+
+    /// Both, of one target.
+    pub(crate) fn plus(self, other: Change) -> Change {
+        Change {
+            target: self.target,
+            requests: self.requests + other.requests,
+            sessions: self.sessions + other.sessions,
+            prefill_tokens: self.prefill_tokens.saturating_add(other.prefill_tokens),
+            context_tokens: self.context_tokens.saturating_add(other.context_tokens),
+        }
+    }
+
     /// The other way around.
     pub(crate) fn undone(self) -> Change {
         Change {
@@ -132,12 +148,14 @@ pub(crate) fn apply(value: &mut Vec<u8>, change: Change) {
     let (rows, _) = value.as_chunks_mut::<BYTES>();
     if let Some(bytes) = rows.get_mut(at) {
         let load = change.of(row(bytes));
-        let mut new = Vec::with_capacity(BYTES);
-        new.extend(load.requests.to_le_bytes());
-        new.extend(load.sessions.to_le_bytes());
-        new.extend(load.prefill_tokens.to_le_bytes());
-        new.extend(load.context_tokens.to_le_bytes());
-        bytes.copy_from_slice(&new);
+        let new = (load.requests.to_le_bytes().into_iter())
+            .chain(load.sessions.to_le_bytes())
+            .chain(load.prefill_tokens.to_le_bytes())
+            .chain(load.context_tokens.to_le_bytes());
+        bytes
+            .iter_mut()
+            .zip(new)
+            .for_each(|(byte, new)| *byte = new);
     }
 }
 

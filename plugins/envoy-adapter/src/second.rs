@@ -36,7 +36,7 @@ impl Second {
         let fleet = site.core.fleet.snapshot();
         let tried = fleet.targets().filter_map(|(target, _)| {
             let other = site.way(target)?;
-            let no = other.address == way.address
+            let no = other.server == way.server
                 || (tells && (other.rank != way.rank || other.dialect != way.dialect));
             no.then_some(target)
         });

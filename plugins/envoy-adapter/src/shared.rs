@@ -12,20 +12,38 @@ pub trait Shared {
     /// it was set.
     fn set(&self, key: &str, value: &[u8], cas: Option<Cas>) -> bool;
 
-    /// Changes a value until nobody else changed it meanwhile. `change` sees an empty value where there
-    /// is none; none: it stays as it is.
-    fn change(&self, key: &str, mut change: impl FnMut(Vec<u8>) -> Option<Vec<u8>>)
+    /// Changes a value until nobody else changed it meanwhile, and returns what it is then. `change`
+    /// sees an empty value where there is none; none: it stays as it is.
+    fn change(&self, key: &str, change: impl FnMut(Vec<u8>) -> Option<Vec<u8>>) -> Option<Vec<u8>>
+    where
+        Self: Sized,
+    {
+        self.change_seen(key, None, change)
+    }
+
+    /// The same of a value that was `seen` a moment ago, with its number: it is not asked for again
+    /// unless somebody changed it meanwhile.
+    fn change_seen(
+        &self,
+        key: &str,
+        mut seen: Option<(Vec<u8>, Cas)>,
+        mut change: impl FnMut(Vec<u8>) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>>
     where
         Self: Sized,
     {
         // Whoever loses has lost to somebody who won: it ends. The bound is for a store that is broken.
         for _ in 0..10_000 {
-            let (value, cas) = self.get(key);
-            match change(value.unwrap_or_default()) {
-                Some(new) if !self.set(key, &new, cas) => {}
-                _ => return,
+            let (value, cas) = match seen.take() {
+                Some((value, cas)) => (Some(value), Some(cas)),
+                None => self.get(key),
+            };
+            let new = change(value.unwrap_or_default())?;
+            if self.set(key, &new, cas) {
+                return Some(new);
             }
         }
+        None
     }
 }
 
@@ -52,5 +70,24 @@ impl Shared for Memory {
         }
         *entry = (value.to_vec(), entry.1 + 1);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_that_changed_since_it_was_seen_is_asked_for_again() {
+        let memory = Memory::default();
+        let add = |seen| memory.change_seen("k", seen, |value| Some([value, vec![1]].concat()));
+        let seen = || {
+            let (value, cas) = memory.get("k");
+            Some((value?, cas?))
+        };
+        assert_eq!(add(seen()), Some(vec![1]), "absent");
+        let before = seen();
+        assert_eq!(add(seen()), Some(vec![1, 1]));
+        assert_eq!(add(before), Some(vec![1, 1, 1]), "changed meanwhile");
     }
 }

@@ -7,6 +7,7 @@ use crate::loads::Loads;
 use crate::rows::Change;
 use crate::shared::Shared;
 use crate::table;
+use http::HeaderName;
 use pointsman_core::{Clock, Core, Pieces, Policy, Target, Worker, hash_text};
 use pointsman_request::Identifier;
 use std::cell::{Cell, RefCell};
@@ -41,6 +42,8 @@ pub struct Site<S> {
     pub(crate) shared: S,
     pub(crate) config: Config,
     pub(crate) identifier: Identifier,
+    /// the header with which a client names its target
+    pub(crate) explicit: Option<HeaderName>,
     pub(crate) route: u64,
     pub(crate) core: Arc<Core>,
     pub(crate) worker: Rc<Worker>,
@@ -94,6 +97,7 @@ impl<S: Shared> Site<S> {
             (config.session.as_ref()).map_or_else(pointsman_request::Session::default, Into::into);
         let site = Site {
             identifier: Identifier::new(&session).map_err(|error| error.to_string())?,
+            explicit: HeaderName::try_from(config.explicit_header.as_str()).ok(),
             route: hash_text(&config.route),
             cells: Cells::new(&policy.name),
             worker: Worker::new(core.clone(), policy),
@@ -135,7 +139,13 @@ impl<S: Shared> Site<S> {
             self.standings.follow(&self.shared, &self.core);
         }
         self.clock.0.store(now, Relaxed);
+        self.forget_loads();
+    }
+
+    /// What is known of the loads is of a moment ago.
+    pub(crate) fn forget_loads(&self) {
         self.fresh.set(false);
+        self.loads.forget();
     }
 
     /// Every second or so.
@@ -161,6 +171,11 @@ impl<S: Shared> Site<S> {
         self.config.inspect_bytes
     }
 
+    /// Whether an answer's `x-envoy-attempt-count` is Envoy's.
+    pub fn counts_attempts(&self) -> bool {
+        self.config.counts_attempts
+    }
+
     /// How a target is reached.
     pub fn way(&self, target: Target) -> Option<&Way> {
         self.ways.get(target as usize)?.as_ref()
@@ -181,9 +196,8 @@ impl<S: Shared> Site<S> {
         }
     }
 
-    pub(crate) fn count(&self, changes: impl Iterator<Item = Change>) {
-        let changes: Vec<Change> = changes.collect();
-        self.loads.add(&self.shared, &changes, self.wall_ms.get());
+    pub(crate) fn count(&self, changes: &[Change]) {
+        self.loads.add(&self.shared, changes, self.wall_ms.get());
     }
 
     /// A request is over, and its log written.

@@ -8,17 +8,24 @@ use crate::site::Site;
 use pointsman_core::{
     Core, Incoming, Key, Outcome, Piece, Router, Scope, Step, Target, Ticket, decide,
 };
+use smallvec::SmallVec;
+use std::fmt::Write;
 
 /// Scopes in which sessions may be bound.
 const MAX_SCOPES: usize = 1024;
 const SCOPES: &str = "pointsman/scopes";
 
+/// The target of each session of a piece.
+type Sessions = SmallVec<[Target; 16]>;
+
 /// A piece that was brought in, to be stored again.
 struct Brought {
     piece: Piece,
+    /// in the store
+    key: String,
     image: Vec<u8>,
     cas: Option<Cas>,
-    sessions: Vec<Target>,
+    sessions: Sessions,
 }
 
 /// A decision that is true, and the pieces as they were before it.
@@ -44,7 +51,7 @@ impl<S: Shared> Site<S> {
             let brought: Vec<Brought> = (self.worker.pieces(incoming).into_iter())
                 .map(|piece| self.bring(piece))
                 .collect();
-            self.fresh.set(false);
+            self.forget_loads();
             let outcome = decide(&self.worker, router, self.fallback(), incoming);
             let ticket = match outcome {
                 Outcome::Refused(_) => None,
@@ -54,7 +61,7 @@ impl<S: Shared> Site<S> {
                 Ok(changes) => {
                     let charged = ticket.map(|t| Change::charged(t.target(), t.charge()));
                     let changes: Vec<Change> = changes.into_iter().chain(charged).collect();
-                    self.count(changes.iter().copied());
+                    self.count(&changes);
                     self.know(incoming);
                     let before = brought.into_iter().map(|b| (b.piece, b.image)).collect();
                     return Decided {
@@ -88,6 +95,8 @@ impl<S: Shared> Site<S> {
         for (piece, image) in before {
             let _ = self.core.bring(*piece, image);
         }
+        // What the first decision stored is not asked for again.
+        self.fresh.set(false);
         self.bring_loads();
         let fleet = self.core.fleet.snapshot();
         for change in changes {
@@ -98,7 +107,7 @@ impl<S: Shared> Site<S> {
         for (piece, _) in before {
             self.core.leave(*piece);
         }
-        self.fresh.set(false);
+        self.forget_loads();
         match outcome {
             Outcome::Refused(_) => None,
             Outcome::Routed(ticket) => {
@@ -116,10 +125,9 @@ impl<S: Shared> Site<S> {
                 self.alter(piece, |_| ticket.step_in(step, piece));
             }
         }
-        let held = Change::charged(ticket.target(), ticket.charge());
+        let held = ticket.charge();
         ticket.step(step);
-        let holds = Change::charged(ticket.target(), ticket.charge());
-        self.count([held.undone(), holds].into_iter());
+        self.count(&[Change::between(ticket.target(), held, ticket.charge())]);
     }
 
     /// The session is over, in every phase and model.
@@ -154,18 +162,20 @@ impl<S: Shared> Site<S> {
             let brought = [self.bring(piece)];
             change(&self.core);
             if let Ok(changes) = self.store(&brought) {
-                return self.count(changes.into_iter());
+                return self.count(&changes);
             }
         }
     }
 
     fn bring(&self, piece: Piece) -> Brought {
-        let (image, cas) = self.shared.get(&key_of(piece));
+        let key = key_of(piece);
+        let (image, cas) = self.shared.get(&key);
         let image = image.unwrap_or_default();
         // Another version's piece begins anew.
         let _ = self.core.bring(piece, &image);
         Brought {
             piece,
+            key,
             sessions: self.core.sessions_of(piece),
             image,
             cas,
@@ -182,12 +192,14 @@ impl<S: Shared> Site<S> {
             let image = self.core.image(one.piece);
             let same = image == one.image;
             if !lost && !same {
-                if self.shared.set(&key_of(one.piece), &image, one.cas) {
+                if self.shared.set(&one.key, &image, one.cas) {
                     stored.push(one.piece);
                     let now = self.core.sessions_of(one.piece);
-                    let less = one.sessions.iter().map(|t| Change::session(*t, -1));
-                    let more = now.iter().map(|t| Change::session(*t, 1));
-                    changes.extend(less.chain(more));
+                    if now != one.sessions {
+                        let less = one.sessions.iter().map(|t| Change::session(*t, -1));
+                        let more = now.iter().map(|t| Change::session(*t, 1));
+                        changes.extend(less.chain(more));
+                    }
                 } else {
                     lost = true;
                 }
@@ -196,7 +208,7 @@ impl<S: Shared> Site<S> {
         }
         let changes = rows_by_target(changes);
         if lost {
-            self.count(changes.into_iter());
+            self.count(&changes);
             return Err(stored);
         }
         Ok(changes)
@@ -223,7 +235,7 @@ fn rows_by_target(changes: Vec<Change>) -> Vec<Change> {
     let mut sums: Vec<Change> = Vec::new();
     for change in changes {
         match sums.iter_mut().find(|sum| sum.target == change.target) {
-            Some(sum) => sum.sessions += change.sessions,
+            Some(sum) => *sum = sum.plus(change),
             None => sums.push(change),
         }
     }
@@ -232,7 +244,10 @@ fn rows_by_target(changes: Vec<Change>) -> Vec<Change> {
 }
 
 pub(crate) fn key_of(piece: Piece) -> String {
-    format!("pointsman/bindings/{piece}")
+    let mut key = String::with_capacity(32);
+    // Writing to a text does not fail.
+    let _ = write!(key, "pointsman/bindings/{piece}");
+    key
 }
 
 fn scopes_in(value: &[u8]) -> impl Iterator<Item = u64> {

@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::shared::Shared;
 use crate::site::Site;
-use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName};
+use http::header::{CONTENT_LENGTH, HeaderMap};
 use pointsman_core::{Explicit, Facts, Incoming, Phase, Shared as SharedPart, hash_text};
 use pointsman_request::{Estimate, RANK_HEADER, Ratio, Scan, Shape, first, is_json};
 use std::sync::Arc;
@@ -103,9 +103,7 @@ pub(crate) fn understand<S: Shared>(
         .filter(|&name| {
             name.as_str().starts_with(OURS)
                 || *name == RANK_HEADER
-                || name
-                    .as_str()
-                    .eq_ignore_ascii_case(&site.config.explicit_header)
+                || Some(name) == site.explicit.as_ref()
                 || site.identifier.holds_back(name)
         })
         .map(|name| name.as_str().to_owned())
@@ -132,10 +130,8 @@ fn asks(headers: &HeaderMap, name: &str) -> bool {
 }
 
 fn explicit<S: Shared>(site: &Site<S>, headers: &HeaderMap) -> Result<Explicit, Answer> {
-    let Ok(header) = HeaderName::try_from(site.config.explicit_header.as_str()) else {
-        return Ok(Explicit::None);
-    };
-    Ok(match first(headers, &[header])? {
+    let header = site.explicit.as_slice();
+    Ok(match first(headers, header)? {
         None => Explicit::None,
         Some(name) => {
             let fleet = site.core.fleet.snapshot();

@@ -8,11 +8,13 @@
 //!
 //! `make bench` prints a table and writes `target/bench/data-plane.json`. Nothing passes or fails.
 
+mod cpu;
 mod peer;
 mod upstream;
 mod wrk;
 
 use anyhow::{Context, Result, bail};
+use cpu::spread;
 use peer::Peer;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -53,12 +55,8 @@ fn main() -> Result<()> {
         print(shape, &rows);
         figures.insert(shape.name().to_owned(), to_json(&rows));
     }
-    let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cpu = (cpu.lines())
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map(|(_, name)| name);
     let result = json!({
-        "machine": { "cpu": cpu, "versions": versions() },
+        "machine": { "cpu": cpu::name(), "versions": versions() },
         "load": { "connections": 32, "seconds": seconds, "rounds": ROUNDS, "body_bytes": 2048 },
         "data_plane": figures,
     });
@@ -109,18 +107,6 @@ fn measure(shape: Shape, seconds: u32, folder: &Path) -> Result<Vec<Row>> {
         }
     }
     Ok(rows)
-}
-
-/// Least, median, most.
-fn spread(values: &[f64]) -> (f64, f64, f64) {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let at = |n: usize| sorted.get(n).copied().unwrap_or(0.0);
-    (
-        at(0),
-        at(sorted.len() / 2),
-        at(sorted.len().saturating_sub(1)),
-    )
 }
 
 fn print(shape: Shape, rows: &[Row]) {

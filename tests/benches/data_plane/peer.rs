@@ -1,5 +1,6 @@
 //! The proxies, each alone on core 1.
 
+use crate::cpu;
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -123,20 +124,8 @@ impl Peer {
         Ok(peer)
     }
 
-    /// CPU time of all its threads and of its children's, as the scheduler counts it.
+    /// See [`cpu::ns_of`].
     pub fn cpu_ns(&self) -> Result<u64> {
-        let pid = self.process.id();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        let pids = (children.split_whitespace()).filter_map(|child| child.parse().ok());
-        let mut sum = 0;
-        for pid in std::iter::once(pid).chain(pids) {
-            for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-                let stat = std::fs::read_to_string(task?.path().join("schedstat"))?;
-                let ns: u64 = stat.split(' ').next().context("schedstat")?.parse()?;
-                sum += ns;
-            }
-        }
-        Ok(sum)
+        cpu::ns_of(self.process.id())
     }
 }

@@ -56,6 +56,7 @@ pub fn plugin(config: &Config, read_body: bool) -> Result<adapter::Config> {
             ..adapter::Bindings::default()
         },
         attempts: settings.attempts.min(MOST_ATTEMPTS),
+        counts_attempts: true,
         read_body,
         inspect_bytes: settings.limits.inspect_bytes,
         test: None,

@@ -1,17 +1,54 @@
 //! A request and its answer, as Envoy's filter chain sees them.
 
+use super::pairs::pairs;
 use super::policy::Fused;
 use super::{Vm, now_ms, vm};
 use crate::flight::{Departure, Ending, Fate, Flight, Head, begin};
 use crate::{control, is_control, wants_body};
 use ::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::Bytes;
 use proxy_wasm::traits::{Context, HttpContext};
-use proxy_wasm::types::Action;
+use proxy_wasm::types::{Action, MapType};
 
 const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// Obeyed by Envoy's router, and taken away.
 const MOST_RETRIES: &str = "x-envoy-max-retries";
 const CONTROL: &str = "x-pointsman-control";
+
+/// Of a request, most often at most.
+const HEADERS: usize = 24;
+
+/// What the head of an answer says.
+#[derive(Default)]
+struct Said {
+    status: u16,
+    retry_after: bool,
+    /// Envoy's router noted how long an engine took. Its own answers never have that; but it may be told
+    /// not to note it.
+    by_engine: bool,
+    /// how often the request was sent
+    attempts: Option<u32>,
+}
+
+impl Said {
+    fn now() -> Said {
+        let number = |value: &[u8]| std::str::from_utf8(value).ok()?.parse::<u32>().ok();
+        let mut said = Said::default();
+        for (name, value) in pairs(MapType::HttpResponseHeaders) {
+            match &*name {
+                b":status" => {
+                    let status = number(&value).and_then(|status| u16::try_from(status).ok());
+                    said.status = status.unwrap_or(0);
+                }
+                b"retry-after" => said.retry_after = true,
+                b"x-envoy-upstream-service-time" => said.by_engine = true,
+                b"x-envoy-attempt-count" => said.attempts = number(&value),
+                _ => {}
+            }
+        }
+        said
+    }
+}
 
 /// See the module.
 #[derive(Default)]
@@ -70,6 +107,23 @@ impl Http {
         }
     }
 
+    /// So much of the answer has come.
+    fn comes(&mut self, end_of_stream: bool) {
+        if let (true, Some(flight)) = (end_of_stream, &mut self.flight) {
+            flight.came_to_its_end();
+        }
+    }
+
+    /// As Envoy logs it.
+    fn ending(&self) -> Ending {
+        let details = self.property(["response", "code_details"]);
+        if details.is_empty() {
+            Ending::ClientLeft
+        } else {
+            Ending::of(&details)
+        }
+    }
+
     fn property(&self, path: [&str; 2]) -> String {
         let value = self.get_property(path.to_vec()).unwrap_or_default();
         String::from_utf8(value).unwrap_or_default()
@@ -85,14 +139,14 @@ impl HttpContext for Http {
         };
         let now = now_ms();
         vm.site.tell(now);
-        let mut headers = HeaderMap::new();
-        let mut path = Vec::new();
-        for (name, value) in self.get_http_request_headers_bytes() {
+        let mut headers = HeaderMap::with_capacity(HEADERS);
+        let mut path = Bytes::new();
+        for (name, value) in pairs(MapType::HttpRequestHeaders) {
             if name == ":path" {
                 path = value;
             } else if let (Ok(name), Ok(value)) = (
-                HeaderName::from_bytes(name.as_bytes()),
-                HeaderValue::from_bytes(&value),
+                HeaderName::from_bytes(&name),
+                HeaderValue::from_maybe_shared(value),
             ) {
                 headers.append(name, value);
             }
@@ -130,25 +184,24 @@ impl HttpContext for Http {
         self.decide(&vm, headers, body)
     }
 
-    fn on_http_response_headers(&mut self, _: usize, _: bool) -> Action {
+    fn on_http_response_headers(&mut self, _: usize, end_of_stream: bool) -> Action {
         let (Some(vm), true) = (vm(), self.flight.is_some()) else {
             return Action::Continue;
         };
-        let details = self.property(["response", "code_details"]);
+        // Each question to Envoy costs about a microsecond.
+        let said = Said::now();
         // Envoy's own answers say nothing of an engine; the end will.
-        if Ending::of(&details) != Ending::Complete {
+        if !said.by_engine && self.ending() != Ending::Complete {
             return Action::Continue;
         }
         vm.site.tell(now_ms());
-        // Each question to Envoy costs half a microsecond.
-        let address = self.address();
-        let status = self.get_http_response_header(":status");
-        let status = status.and_then(|text| text.parse().ok()).unwrap_or(0);
-        let retry_after =
-            || status == 503 && self.get_http_response_header("retry-after").is_some();
+        let address = match said.attempts {
+            Some(1) if vm.site.counts_attempts() => String::new(),
+            _ => self.address(),
+        };
         let head = Head {
-            status,
-            retry_after: retry_after(),
+            status: said.status,
+            retry_after: said.retry_after,
             address: &address,
         };
         let mut router = Fused { wants: vm.wants };
@@ -157,16 +210,23 @@ impl HttpContext for Http {
                 self.set_http_response_header(&name, Some(&value));
             }
         }
+        self.comes(end_of_stream);
         Action::Continue
     }
 
-    fn on_http_response_body(&mut self, bytes: usize, _: bool) -> Action {
+    fn on_http_response_body(&mut self, bytes: usize, end_of_stream: bool) -> Action {
         if let (true, Some(flight), Some(vm)) = (bytes > 0, &mut self.flight, vm())
             && flight.awaits_output()
         {
             vm.site.tell(now_ms());
             flight.output(&vm.site, &mut Fused { wants: vm.wants });
         }
+        self.comes(end_of_stream);
+        Action::Continue
+    }
+
+    fn on_http_response_trailers(&mut self, _: usize) -> Action {
+        self.comes(true);
         Action::Continue
     }
 
@@ -176,12 +236,7 @@ impl HttpContext for Http {
             return;
         };
         vm.site.tell(now_ms());
-        let details = self.property(["response", "code_details"]);
-        let ending = if details.is_empty() {
-            Ending::ClientLeft
-        } else {
-            Ending::of(&details)
-        };
+        let ending = flight.ending().unwrap_or_else(|| self.ending());
         let mut router = Fused { wants: vm.wants };
         flight.end(&vm.site, &mut router, ending, &address);
         vm.site.logged();

@@ -16,6 +16,8 @@ mod bindings {
 mod convert;
 mod host;
 mod http;
+mod memory;
+mod pairs;
 mod policy;
 mod root;
 mod store;
@@ -25,6 +27,9 @@ use proxy_wasm::types::LogLevel;
 use std::cell::RefCell;
 use std::rc::Rc;
 use store::Store;
+
+#[global_allocator]
+static MEMORY: memory::Lists = memory::Lists::new();
 
 /// What the VM has once it is configured.
 struct Vm {

@@ -101,6 +101,7 @@ pub(super) fn plugin(scenario: &Scenario) -> Result<adapter::Config> {
         // A scenario sends a request anew itself.
         attempts: 1,
         read_body: false,
+        counts_attempts: true,
         inspect_bytes: 0,
         test: Some(adapter::Test {
             path: CONTROL.to_owned(),
