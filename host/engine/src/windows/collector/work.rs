@@ -39,6 +39,7 @@ impl Work {
                     self.part(&window, part);
                 }
                 Ok(Message::Look) => {}
+                Ok(Message::GiveUp) => self.give_up(),
                 Err(RecvTimeoutError::Timeout) => self.shared.adopt(),
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -136,8 +137,41 @@ impl Work {
     fn part(&mut self, window: &str, part: Engine) {
         let mut records = self.shared.records();
         if let Some(record) = records.iter_mut().find(|r| r.index.window == window) {
-            record.awaited.remove(&part.engine);
-            record.index.engines.push(part);
+            // None is awaited any more once they were given up.
+            if record.awaited.remove(&part.engine) {
+                record.index.engines.push(part);
+            }
+        }
+    }
+
+    /// Waits for no engine any more: says of each that is not there why.
+    fn give_up(&mut self) {
+        self.waiting.clear();
+        let engines = (self.shared.engines)();
+        let mut records = self.shared.records();
+        for record in records.iter_mut().filter(|r| r.index.state != State::Done) {
+            record.begin(&self.shared);
+            for Driven { name, role, desk } in &engines {
+                let its = |opener| opener == record.opener;
+                let profile = desk.profile();
+                let is_open = profile.open.is_some_and(|open| its(open.opener));
+                if !record.awaited.remove(name) && !is_open {
+                    continue;
+                }
+                let why = match is_open {
+                    true => "it did not answer before the host ended: its window may be open still",
+                    false => "the host ended before all its traces were fetched",
+                };
+                record.index.engines.push(Engine {
+                    engine: name.clone(),
+                    role,
+                    said: None,
+                    error: Some(why.to_owned()),
+                    traces: Vec::new(),
+                });
+            }
+            record.awaited.clear();
+            record.is_given_up = true;
         }
     }
 
@@ -155,7 +189,7 @@ impl Work {
         let Some(record) = record.filter(|r| r.index.state != State::Done) else {
             return;
         };
-        if !record.is_over(&engines) {
+        if !record.is_given_up && !record.is_over(&engines) {
             return;
         }
         record.index.state = State::Collecting;
