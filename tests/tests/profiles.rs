@@ -408,6 +408,35 @@ async fn a_host_that_is_told_to_end_ends_its_windows_and_keeps_what_they_left() 
     Ok(())
 }
 
+#[tokio::test]
+async fn a_host_that_ends_closes_its_drivers() -> Result<()> {
+    let place = Place::new()?;
+    let source = root().join("host/engine/tests/drivers/faulty.c");
+    let says = ["-DFAULT_SAYS_CLOSED".to_owned()];
+    driver_in_c(&source, &says, &place.path("driver.so"))?;
+    let log = place.path("log");
+    let stderr = std::fs::File::create(&log)?;
+    let change = |command: &mut Command| {
+        command.stderr(stderr);
+    };
+    let host = Host::start_changed(&place.config("", &place.in_c()), change).await?;
+    // Two are opened by that.
+    ask(&host, Some(json!({ "duration_ms": 1 })), "/start").await?;
+    host.process.signal("TERM").await?;
+    let closed = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        while std::fs::read_to_string(&log)?
+            .matches("the driver is closed")
+            .count()
+            < 2
+        {
+            look.tick().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(AT_LAST, closed).await?
+}
+
 /// Against the engine itself: what its ranks did is in the picture.
 #[tokio::test]
 async fn reference_engines_of_both_roles_leave_one_picture_of_all_their_ranks() -> Result<()> {

@@ -100,7 +100,8 @@ typedef struct pointsman_engine_v1_table {
    * configuration it drives, and the driver's own settings, which stand there under `driver.config`. Sets
    * `*engine`, which is the driver's until `close`. */
   int32_t (*open)(pointsman_bytes config, pointsman_engine **engine, pointsman_message *message);
-  /* Ends; the handle is not used again. Called once for each handle that `open` gave. */
+  /* Ends; the handle is not used again. Called once for each handle that `open` gave, also when the host
+   * ends, which waits for it no longer than the deadline of a call. */
   void (*close)(pointsman_engine *engine);
   /* How many ranks there are: 0 to `*ranks` - 1. */
   int32_t (*ranks)(pointsman_engine *engine, uint32_t *ranks, pointsman_message *message);

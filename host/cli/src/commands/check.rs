@@ -27,15 +27,21 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     serve::token(&config)?;
     serve::folders(&config)?;
     let driven = Driven::start(&config, serve::core(&config))?;
-    let policy = serve::policy(&config)?;
+    let checked = with(&config, &driven, args, as_json);
+    serve::close(&driven);
+    checked
+}
+
+fn with(config: &Config, driven: &Driven, args: &Args, as_json: bool) -> Result<ExitCode> {
+    let policy = serve::policy(config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)
         .map(|endpoint| endpoint.ranks)
         .sum();
     let mut warnings = config.warnings();
     if args.engines {
-        warnings.extend(engines(&config, &driven)?);
-        let [impossible, differs] = deployments(&config, &driven);
+        warnings.extend(engines(config, driven)?);
+        let [impossible, differs] = deployments(config, driven);
         if let Some(why) = impossible.into_iter().next() {
             bail!(why);
         }

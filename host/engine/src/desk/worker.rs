@@ -13,6 +13,8 @@ use crate::driver::{Driver, Failure};
 pub(super) struct Worker {
     pub(super) open: Box<dyn FnMut() -> Result<Box<dyn Driver>, Failure>>,
     pub(super) driver: Option<Box<dyn Driver>>,
+    /// For good: none is opened any more.
+    pub(super) is_closed: bool,
     /// A profiling window is open.
     pub(super) window: Option<Window>,
     pub(super) profile: Arc<Mutex<Profile>>,
@@ -40,10 +42,16 @@ impl Worker {
             self.perform(job);
             set(None);
         }
+        self.close();
+    }
+
+    /// The end of the driver, and of its window before.
+    pub(super) fn close(&mut self) {
         if self.window.is_some() {
             self.perform(end_window);
         }
-        self.close();
+        self.drop_driver();
+        self.is_closed = true;
     }
 
     /// The next job, or that the window is over.
@@ -58,11 +66,11 @@ impl Worker {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(self))) {
             tracing::error!("an engine's driver panicked: {}", words(panic.as_ref()));
             self.ended(Err(Failure::unavailable("the driver panicked")));
-            self.close();
+            self.drop_driver();
         }
     }
 
-    fn close(&mut self) {
+    fn drop_driver(&mut self) {
         let driver = self.driver.take();
         if catch_unwind(AssertUnwindSafe(|| drop(driver))).is_err() {
             tracing::error!("an engine's driver panicked while it was closed");
@@ -72,6 +80,7 @@ impl Worker {
     pub(super) fn driver(&mut self) -> Result<&mut dyn Driver, Failure> {
         let driver = match self.driver.take() {
             Some(driver) => driver,
+            None if self.is_closed => return Err(Failure::unavailable("the driver is closed")),
             None => (self.open)()?,
         };
         Ok(&mut **self.driver.insert(driver))

@@ -24,7 +24,15 @@ static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, point
   return POINTSMAN_OK;
 }
 
-static void close_engine(pointsman_engine *e) { (void)e; }
+static void close_engine(pointsman_engine *e) {
+  (void)e;
+#ifdef FAULT_HANG_IN_CLOSE
+  for (;;) pause();
+#endif
+#ifdef FAULT_SAYS_CLOSED
+  if (write(2, "the driver is closed\n", 21) != 21) return;
+#endif
+}
 
 static int32_t ranks(pointsman_engine *e, uint32_t *out, pointsman_message *message) {
   (void)e, (void)message;

@@ -10,7 +10,7 @@ use crate::engines::{Driven, LONGEST_MS};
 use crate::profiling;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use pointsman_engine::windows::{STOP_PATIENCE, Settings, State};
+use pointsman_engine::windows::{Collector, STOP_PATIENCE, Settings, State};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -139,6 +139,12 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
         keep: usize::MAX,
     };
     let collector = profiling::collector(settings, &driven)?;
+    let index = collected(args, &collector);
+    serve::close(&driven);
+    index
+}
+
+fn collected(args: &Args, collector: &Collector) -> Result<Value> {
     let choose = |role: &str| args.roles.is_empty() || args.roles.iter().any(|r| r.name() == role);
     let opened = collector.open("pointsman engine profile", choose, Some(args.duration));
     if opened.engines.is_empty() {
