@@ -215,6 +215,24 @@ fn a_library_that_is_no_driver_for_this_host_is_refused_with_what_was_wanted() {
 }
 
 #[test]
+fn a_library_that_lacks_something_is_refused_with_the_name_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("d.c"), folder.path().join("d.so"));
+    let text = "void nowhere_to_be_found(void);\n\
+                const void *pointsman_engine_v1(void) { nowhere_to_be_found(); return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source]);
+    assert!(cc.status().unwrap().success());
+    let error = Library::load(&library).unwrap_err().to_string();
+    assert!(
+        error.contains("dlopen failed: ") && error.contains("nowhere_to_be_found"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_file_that_is_cut_anywhere_is_refused_before_the_systems_loader_dies_of_it() {
     let built = build("../../examples/engine-driver-c/driver.c", None);
     let whole = std::fs::read(&built.library).unwrap();
