@@ -206,6 +206,12 @@ fn a_library_that_is_no_driver_for_this_host_is_refused_with_what_was_wanted() {
     assert!(text.contains("wanted a shared library (ELF)"), "{text}");
     let folder = Library::load("/").unwrap_err().to_string();
     assert!(folder.contains("wanted a regular file"), "{folder}");
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let pipe = Library::load(&pipe).unwrap_err().to_string();
+    assert!(pipe.contains("wanted a regular file"), "{pipe}");
     // A program, not a library; no matter for whom it was linked.
     let program = Library::load(std::env::current_exe().unwrap());
     assert!(matches!(
