@@ -12,7 +12,8 @@
  * Ownership  What the host passes (names, configuration, buffers, the message) is the host's, and valid
  *            until the call returns. What a driver points to in its answers (names, units) is the
  *            driver's, and valid until the next call with the same handle. Nobody frees the other's.
- * Bytes      Pointer and length, UTF-8, not terminated; an empty one may have a null pointer.
+ * Bytes      Pointer and length, UTF-8, not terminated; an empty one may have a null pointer. Control
+ *            characters make a name or unit invalid, and become spaces in a message.
  * Errors     A code, and text for people in `message`, if it is not null. Output parameters count only
  *            with POINTSMAN_OK. Lengths and counts beyond what is allowed here make the answer invalid.
  * Crashes    A driver runs in the host's process: what it corrupts is corrupt, and if it crashes, so

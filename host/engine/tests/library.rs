@@ -301,6 +301,7 @@ fn error_codes_are_failures_with_the_drivers_words_if_it_has_any() {
         ("ERROR_CODE", "the engine is on fire"),
         ("SILENT_ERROR", "the engine is not available"),
         ("UNKNOWN_CODE", "the driver answers with code -77"),
+        ("CONTROL_IN_MESSAGE", "on [2J fire"),
     ] {
         let (desk, _built) = desk_of(fault);
         let why = unavailable(desk.knob_get(0, "depth"));
@@ -324,6 +325,15 @@ fn garbage_in_an_answer_is_an_error_and_nothing_beyond_the_bounds_is_read() {
         ),
         ("NULL_TEXT", "text of 7 bytes"),
         ("NOT_UTF8", "text that is not UTF-8"),
+        (
+            "CONTROL_IN_NAME",
+            r#"control characters in the text "de\u{1b}[2Jpth""#,
+        ),
+        ("NO_RANGE", r#"knob "depth" is 1, with values from 9 to 0"#),
+        (
+            "OUT_OF_RANGE",
+            r#"knob "depth" is 10, with values from 0 to 9"#,
+        ),
     ] {
         let (desk, _built) = desk_of(fault);
         let why = unavailable(desk.knobs(0));
