@@ -116,6 +116,8 @@ pub struct Ended {
     pub started: SystemTime,
     /// How long it was open, its end included.
     pub lasted: Duration,
+    /// Ended before its time, because its driver did.
+    pub is_cut: bool,
     /// See [`Profile::last`].
     pub said: Result<String, Failure>,
 }

@@ -337,6 +337,40 @@ fn a_host_that_ends_leaves_an_index_that_names_the_engines_that_did_not_answer()
 }
 
 #[test]
+fn a_window_whose_driver_is_ended_by_a_reload_says_that_it_was_cut() {
+    let place = tempfile::tempdir().unwrap();
+    let all = ["a", "b", "c"].map(|name| (name, "serve", Does::Traces(1)));
+    // Of the three, a is removed, b gets another driver, and c stays.
+    let now = Arc::new(Mutex::new(engines(&all)));
+    let of = now.clone();
+    let settings = Settings {
+        folder: Some(place.path().to_owned()),
+        keep: 3,
+    };
+    let collector = Collector::start(settings, move || of.lock().unwrap().clone()).unwrap();
+    let opened = collector.open("me", |_| true, None);
+    let before = std::mem::replace(&mut *now.lock().unwrap(), engines(&all[1..2]));
+    now.lock().unwrap().push(before[2].clone());
+    drop(before);
+    while collector.window(&opened.window).unwrap()["engines"]
+        .as_array()
+        .unwrap()
+        .len()
+        < 2
+    {
+        thread::yield_now();
+    }
+    collector.stop(|_| true);
+    let index = collector.wait(&opened.window, SOON).unwrap();
+    let said: Vec<_> = (index.engines.iter())
+        .map(|part| (part.error.as_deref().unwrap_or(""), part.traces.len()))
+        .collect();
+    let cut = "its window was cut short: a reload, or the host's end, ended its driver";
+    let gone = format!("{cut}; the engine was removed before its traces were fetched");
+    assert_eq!(said, [(&*gone, 0), (cut, 1), ("", 1)]);
+}
+
+#[test]
 fn windows_that_policies_open_are_collected_and_those_that_overlap_are_one() {
     let place = tempfile::tempdir().unwrap();
     let all = engines(&[

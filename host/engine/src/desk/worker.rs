@@ -27,6 +27,8 @@ pub(super) struct Window {
     since: (SystemTime, Instant),
     /// Until then, or until it is stopped.
     until: Option<Instant>,
+    /// The driver ends before that.
+    is_cut: bool,
 }
 
 impl Worker {
@@ -47,7 +49,8 @@ impl Worker {
 
     /// The end of the driver, and of its window before.
     pub(super) fn close(&mut self) {
-        if self.window.is_some() {
+        if let Some(window) = &mut self.window {
+            window.is_cut = true;
             self.perform(end_window);
         }
         self.drop_driver();
@@ -102,6 +105,7 @@ impl Worker {
             opener,
             since,
             until: duration.and_then(|duration| since.1.checked_add(duration)),
+            is_cut: false,
         });
         Ok(())
     }
@@ -122,13 +126,19 @@ impl Worker {
             profile.last = Some(said.clone());
         }
         profile.open = None;
-        if let (Some(Window { opener, since, .. }), Some(listener)) = (window, self.listener.get())
-        {
+        if let (Some(window), Some(listener)) = (window, self.listener.get()) {
+            let Window {
+                opener,
+                since,
+                is_cut,
+                ..
+            } = window;
             profile.collecting = Some(opener.clone());
             listener(Ended {
                 opener,
                 started: since.0,
                 lasted: since.1.elapsed(),
+                is_cut,
                 said,
             });
         }

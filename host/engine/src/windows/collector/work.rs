@@ -12,6 +12,8 @@ use super::{Driven, Ended, Message, Record, Shared, roles};
 
 /// Engines that a reload has brought are looked for so often; those that an operator names, at once.
 const ADOPT: Duration = Duration::from_secs(1);
+/// Why a window was shorter than it was to be.
+const CUT: &str = "its window was cut short: a reload, or the host's end, ended its driver";
 /// Engines whose traces are fetched at one time: each holds one rank's in memory.
 const FETCHES: usize = 8;
 
@@ -78,8 +80,9 @@ impl Work {
         record.awaited.insert(engine.to_owned());
         record.begin(&self.shared);
         let window = record.index.window.clone();
+        let has_traces = ended.said.is_ok();
         let (said, error) = match ended.said {
-            Ok(text) => (said(text), None),
+            Ok(text) => (said(text), ended.is_cut.then(|| CUT.to_owned())),
             Err(error) => (None, Some(error.to_string())),
         };
         let mut part = Engine {
@@ -92,7 +95,7 @@ impl Work {
         let (partial, bytes) = (record.partial.clone(), record.bytes.clone());
         drop(records);
         match (desk, partial) {
-            (Some(Driven { desk, .. }), Some(partial)) if part.error.is_none() => {
+            (Some(Driven { desk, .. }), Some(partial)) if has_traces => {
                 self.waiting.push_back(Fetch {
                     window,
                     part,
@@ -107,7 +110,10 @@ impl Work {
             }
             (None, _) => {
                 let gone = "the engine was removed before its traces were fetched";
-                part.error.get_or_insert(gone.to_owned());
+                part.error = Some(match part.error {
+                    Some(error) => format!("{error}; {gone}"),
+                    None => gone.to_owned(),
+                });
                 self.part(&window, part);
             }
         }
