@@ -99,6 +99,16 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
         ),
         ("exit", "_exit(7);", "ended with exit status: 7"),
         ("abort", "abort();", "died of signal 6"),
+        (
+            "calm",
+            "exit(0);",
+            "its own code ended a process that loaded it",
+        ),
+        (
+            "words",
+            "puts(\"fine\"); exit(0);",
+            "its own code ended a process that loaded it",
+        ),
     ];
     for (name, body, wanted) in bodies {
         let (source, driver) = (
@@ -108,7 +118,7 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
         std::fs::write(
             &source,
             format!(
-                "#include <stdlib.h>\n#include <unistd.h>\n\
+                "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
                  __attribute__((constructor)) static void at_load(void) {{ {body} }}\n"
             ),
         )?;

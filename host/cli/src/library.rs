@@ -4,6 +4,7 @@
 //! driver that crashes or hangs there would take the requests with it, also on a reload. So a child loads
 //! it first; initialisers of a driver run twice, and must not hold what only one process can have.
 
+use crate::commands::engine::try_driver::LOADED;
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_engine::Library;
 use std::os::unix::process::ExitStatusExt;
@@ -53,11 +54,15 @@ fn tried(path: &Path) -> Result<()> {
     if let Some(signal) = status.signal() {
         bail!("cannot load {file}: a process that loaded it died of signal {signal}; {remedy}");
     }
-    if !status.success() {
-        match String::from_utf8_lossy(&output.stdout).trim() {
-            "" => {
+    let said = String::from_utf8_lossy(&output.stdout);
+    if !(status.success() && said.contains(LOADED)) {
+        match said.trim() {
+            "" if !status.success() => {
                 bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}")
             }
+            _ if status.success() => bail!(
+                "cannot load {file}: its own code ended a process that loaded it ({status}); {remedy}"
+            ),
             why => bail!("{why}"),
         }
     }
