@@ -96,7 +96,7 @@ pub fn deployments(config: &Config, driven: &Driven) -> [Vec<String>; 2] {
 }
 
 /// Asks every engine for its ranks: fewer than configured, and requests would go to ranks that are not
-/// there. Returns what could not be asked.
+/// there. Returns what could not be asked, and who has more.
 fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     let seats = driven.of(&EVERY);
@@ -107,10 +107,18 @@ fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
             continue;
         };
         match seat.desk.ranks() {
-            Ok(found) => ensure!(
-                wanted <= found,
-                "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"
-            ),
+            Ok(found) => {
+                ensure!(
+                    wanted <= found,
+                    "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"
+                );
+                if wanted < found {
+                    warnings.push(format!(
+                        "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}: \
+                         the others get no requests from here"
+                    ));
+                }
+            }
             Err(Failure::Unknown) => {
                 warnings.push(format!(
                     "engine {name:?} does not say how many ranks it has"
