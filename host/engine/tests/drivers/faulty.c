@@ -128,6 +128,9 @@ static int32_t profile_start(pointsman_engine *e, pointsman_message *message) {
 
 static int32_t profile_stop(pointsman_engine *e, pointsman_message *message) {
   (void)e, (void)message;
+#ifdef FAULT_HANG_IN_STOP
+  for (;;) pause();
+#endif
   return POINTSMAN_OK;
 }
 
