@@ -54,17 +54,14 @@ fn tried(path: &Path) -> Result<()> {
     if let Some(signal) = status.signal() {
         bail!("cannot load {file}: a process that loaded it died of signal {signal}; {remedy}");
     }
-    let said = String::from_utf8_lossy(&output.stdout);
-    if !(status.success() && said.contains(LOADED)) {
-        match said.trim() {
-            "" if !status.success() => {
-                bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}")
-            }
-            _ if status.success() => bail!(
-                "cannot load {file}: its own code ended a process that loaded it ({status}); {remedy}"
-            ),
-            why => bail!("{why}"),
-        }
+    // A line, also if the library has said something.
+    let said = String::from_utf8_lossy(&output.stdout).replace(char::is_control, " ");
+    match said.trim() {
+        word if status.success() && word.contains(LOADED) => Ok(()),
+        _ if status.success() => bail!(
+            "cannot load {file}: its own code ended a process that loaded it ({status}); {remedy}"
+        ),
+        "" => bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}"),
+        why => bail!("{why}"),
     }
-    Ok(())
 }

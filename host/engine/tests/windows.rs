@@ -295,7 +295,7 @@ fn a_host_that_ends_leaves_an_index_that_names_the_engines_that_did_not_answer()
     }
     first.end(Duration::from_millis(1));
     let names = files(place.path());
-    assert_eq!(names, [opened.window.clone()], "not partial");
+    assert_eq!(names, [&*opened.window], "not partial");
     let folder = place.path().join(&opened.window);
     assert!(folder.join("a-rank-0.trace.json").is_file());
     let index = json(&folder.join("index.json"));
