@@ -5,6 +5,7 @@
 
 use anyhow::{Context, Result, ensure};
 use pointsman_tests::{driver_in_c, pointsman, root};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -98,6 +99,16 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
         ),
         ("exit", "_exit(7);", "ended with exit status: 7"),
         ("abort", "abort();", "died of signal 6"),
+        (
+            "calm",
+            "exit(0);",
+            "its own code ended a process that loaded it",
+        ),
+        (
+            "words",
+            "puts(\"fine\"); exit(0);",
+            "its own code ended a process that loaded it",
+        ),
     ];
     for (name, body, wanted) in bodies {
         let (source, driver) = (
@@ -107,7 +118,7 @@ fn a_driver_that_crashes_or_ends_the_process_while_it_is_loaded_is_refused_by_ch
         std::fs::write(
             &source,
             format!(
-                "#include <stdlib.h>\n#include <unistd.h>\n\
+                "#include <stdio.h>\n#include <stdlib.h>\n#include <unistd.h>\n\
                  __attribute__((constructor)) static void at_load(void) {{ {body} }}\n"
             ),
         )?;
@@ -154,4 +165,55 @@ fn with_driver(driver: &Path) -> String {
         "[[pool]]\nname = \"p\"\nendpoints = [{{ name = \"a\", url = \"http://127.0.0.1:9\" }}]\n\
          driver = {{ kind = \"library\", library = {driver:?} }}\n"
     )
+}
+
+fn faulty(folder: &Path, fault: &str) -> Result<PathBuf> {
+    let driver = folder.join(format!("{fault}.so"));
+    let source = root().join("host/engine/tests/drivers/faulty.c");
+    driver_in_c(&source, &[format!("-DFAULT_{fault}")], &driver)?;
+    Ok(driver)
+}
+
+#[test]
+fn a_driver_is_closed_when_a_command_ends_and_one_that_hangs_in_that_is_told() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (good, hangs) = (
+        faulty(folder.path(), "SAYS_CLOSED")?,
+        faulty(folder.path(), "HANG_IN_CLOSE")?,
+    );
+    let config = folder.path().join("p.toml");
+    let closed = "the driver is closed";
+    std::fs::write(&config, with_driver(&good))?;
+    let (config, out) = (config.as_os_str(), folder.path().join("out"));
+    let check = ["check", "--engines", "--config"].map(OsStr::new);
+    let profile = ["engine", "profile", "--duration", "1ms", "--config"].map(OsStr::new);
+    let out = [OsStr::new("--out"), out.as_os_str()];
+    for args in [
+        [
+            &["engine", "driver"].map(OsStr::new)[..],
+            &[good.as_os_str()],
+        ]
+        .concat(),
+        [&check[..], &[config]].concat(),
+        [&profile[..], &[config], &out].concat(),
+    ] {
+        let (status, text) = said(&Command::new(pointsman()).args(&args).output()?)?;
+        assert_eq!(
+            (status, text.matches(closed).count()),
+            (0, 1),
+            "{args:?}: {text}"
+        );
+    }
+    let mut command = Command::new(pointsman());
+    let hung = command
+        .args(["engine", "driver", "--deadline-ms", "50"])
+        .arg(&hangs);
+    let output = hung.output()?;
+    let (status, text) = said(&output)?;
+    ensure!(
+        status == 1 && text.contains("`close` did not come back"),
+        "{status}: {text}"
+    );
+    ensure!(String::from_utf8_lossy(&output.stdout).contains("depth = 1"));
+    Ok(())
 }

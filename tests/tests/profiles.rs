@@ -16,7 +16,7 @@ use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 
 const TOKEN: &str = "a-token-for-operators-of-this-test";
 /// Much longer than anything here takes; only ends a test that has failed.
@@ -67,6 +67,21 @@ impl Place {
         pools
     }
 
+    /// Starts the command.
+    fn begin(&self, args: &[&str]) -> Result<Child> {
+        let mut command = Command::new(pointsman());
+        command.args(["engine", "profile"]).args(args);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.current_dir(self.0.path()).kill_on_drop(true);
+        Ok(child.spawn()?)
+    }
+
+    /// With a fault, in the place of the driver in C.
+    fn faulty(&self, fault: &str, file: &str) -> Result<()> {
+        let source = root().join("host/engine/tests/drivers/faulty.c");
+        driver_in_c(&source, &[format!("-DFAULT_{fault}")], &self.path(file))
+    }
+
     /// Runs the command to its end: exit status, standard output, standard error.
     async fn profile(&self, args: &[&str]) -> Result<(i32, String, String)> {
         let run = Command::new(pointsman())
@@ -80,6 +95,31 @@ impl Place {
         let (said, errors) = (text(&output.stdout), text(&output.stderr));
         Ok((output.status.code().unwrap_or(-1), said, errors))
     }
+}
+
+/// The first line on its standard error that has this text.
+async fn says(child: &mut Child, text: &str) -> Result<String> {
+    let errors = child.stderr.as_mut().context("no output")?;
+    let mut lines = BufReader::new(errors).lines();
+    let found = async {
+        while let Some(line) = lines.next_line().await? {
+            if line.contains(text) {
+                return Ok(line);
+            }
+        }
+        anyhow::bail!("it ended, and never said {text:?}")
+    };
+    tokio::time::timeout(AT_LAST, found).await?
+}
+
+/// Ctrl-C, as soon as its window is open.
+async fn interrupt(child: &mut Child) -> Result<()> {
+    says(child, "Ctrl-C ends it").await?;
+    let id = child.id().context("it has ended")?.to_string();
+    let sent = Command::new("kill").args(["-s", "INT", &id]).status();
+    let sent = sent.await?;
+    ensure!(sent.success(), "kill: {sent}");
+    Ok(())
 }
 
 async fn ask(host: &Host, post: Option<Value>, path: &str) -> Result<(u16, String)> {
@@ -264,31 +304,8 @@ async fn ctrl_c_ends_a_window_and_what_it_left_is_collected() -> Result<()> {
         token.to_str().unwrap(),
     ];
     for how in [&["--config", "p.toml", "--out", "out"][..], &by_host[..]] {
-        let mut child = Command::new(pointsman())
-            .args(["--json", "engine", "profile", "--duration", "1h"])
-            .args(how)
-            .current_dir(place.0.path())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        // It says when it can be ended.
-        let mut lines = BufReader::new(child.stderr.take().context("no output")?).lines();
-        let open = async {
-            while let Some(line) = lines.next_line().await? {
-                if line.contains("Ctrl-C ends it") {
-                    return Ok(());
-                }
-            }
-            anyhow::bail!("it ended before its window was open")
-        };
-        tokio::time::timeout(AT_LAST, open).await??;
-        let id = child.id().context("it has ended")?.to_string();
-        let sent = Command::new("kill")
-            .args(["-s", "INT", &id])
-            .status()
-            .await?;
-        ensure!(sent.success(), "kill: {sent}");
+        let mut child = place.begin(&[&["--json", "--duration", "1h"], how].concat())?;
+        interrupt(&mut child).await?;
         let output = tokio::time::timeout(AT_LAST, child.wait_with_output()).await??;
         let index: Value = serde_json::from_slice(&output.stdout)?;
         assert_eq!(output.status.code(), Some(0), "{index}");
@@ -405,6 +422,167 @@ async fn a_host_that_is_told_to_end_ends_its_windows_and_keeps_what_they_left() 
     };
     let index = tokio::time::timeout(AT_LAST, looks).await??;
     assert_eq!(index["merged"]["events"], 6, "{index}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_ends_closes_its_drivers() -> Result<()> {
+    let place = Place::new()?;
+    place.faulty("SAYS_CLOSED", "driver.so")?;
+    let log = place.path("log");
+    let stderr = std::fs::File::create(&log)?;
+    let change = |command: &mut Command| {
+        command.stderr(stderr);
+    };
+    let host = Host::start_changed(&place.config("", &place.in_c()), change).await?;
+    // Two are opened by that.
+    ask(&host, Some(json!({ "duration_ms": 1 })), "/start").await?;
+    host.process.signal("TERM").await?;
+    let closed = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        while std::fs::read_to_string(&log)?
+            .matches("the driver is closed")
+            .count()
+            < 2
+        {
+            look.tick().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(AT_LAST, closed).await?
+}
+
+#[tokio::test]
+async fn a_host_that_ends_while_an_engine_hangs_keeps_what_the_others_left() -> Result<()> {
+    let place = Place::new()?;
+    place.faulty("HANG_IN_STOP", "hangs.so")?;
+    let hangs = format!(
+        "[[pool]]\nname = \"hangs\"\nrole = \"decode\"\n\
+         endpoints = [{{ name = \"d\", url = \"http://127.0.0.1:9\" }}]\n\
+         driver = {{ kind = \"library\", library = {:?} }}\n",
+        place.path("hangs.so")
+    );
+    let pools = place.in_c() + &hangs;
+    let host = Host::start_config(&place.config("", &pools)).await?;
+    let (_, started) = ask(&host, Some(json!({})), "/start").await?;
+    let started: Value = serde_json::from_str(&started)?;
+    let window = started["window"].as_str().context("no window")?;
+    host.process.signal("TERM").await?;
+    let looks = async {
+        let mut look = tokio::time::interval(Duration::from_millis(5));
+        let index = place.path("profiles").join(window).join("index.json");
+        while !index.exists() {
+            look.tick().await;
+        }
+        json_of(&index)
+    };
+    let index = tokio::time::timeout(AT_LAST, looks).await??;
+    assert_eq!(index["merged"]["events"], 6, "{index}");
+    let d = &index["engines"][3];
+    let error = d["error"].as_str().context("no error")?;
+    ensure!(
+        d["engine"] == "d" && error.starts_with("it did not answer before the host ended"),
+        "{d}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_engine_that_is_waited_for_is_named_with_how_long_that_is_at_most() -> Result<()> {
+    let place = Place::new()?;
+    place.faulty("HANG_IN_STOP", "driver.so")?;
+    std::fs::write(place.path("p.toml"), place.config("", &place.in_c()))?;
+    let args = ["--config", "p.toml", "--duration", "1ms", "--out", "out"];
+    let mut child = place.begin(&args)?;
+    let line = says(&mut child, "waiting for").await?;
+    ensure!(line.contains("waiting for a, b: 120s at most"), "{line}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn where_the_traces_go_is_tried_first_and_a_copy_that_fails_loses_nothing() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    std::fs::write(place.path("p.toml"), place.config("", &place.in_c()))?;
+    let token = place.path("token");
+    let token = token.to_str().context("a path")?;
+    let by_host = ["--admin", &host.admin, "--token-file", token];
+    std::fs::write(place.path("file"), "in the way")?;
+    for how in [&by_host[..], &["--config", "p.toml"]] {
+        let args = [how, &["--duration", "1h", "--out", "file/below"]].concat();
+        let (status, _, errors) = place.profile(&args).await?;
+        ensure!(
+            status == 1 && errors.contains("cannot write to file/below"),
+            "{errors}"
+        );
+    }
+    let (_, now) = ask(&host, None, "").await?;
+    ensure!(now.contains("\"windows\":[]"), "none was opened: {now}");
+
+    let args = [&by_host[..], &["--duration", "1h", "--out", "gone"]].concat();
+    let mut child = place.begin(&args)?;
+    says(&mut child, "Ctrl-C ends it").await?;
+    // Opened already; its folder is another one now.
+    std::fs::remove_dir(place.path("gone"))?;
+    std::fs::write(place.path("gone"), "in the way")?;
+    let (status, stopped) = ask(&host, Some(json!({})), "/stop").await?;
+    ensure!(status == 200, "{stopped}");
+    let id = child.id().context("it has ended")?.to_string();
+    let sent = Command::new("kill").args(["-s", "INT", &id]).status();
+    ensure!(sent.await?.success());
+    let why = says(&mut child, "not copied").await?;
+    let kept = place.path("profiles");
+    ensure!(
+        why.contains(&format!("the host has it in {}/", kept.display())),
+        "{why}"
+    );
+    let output = tokio::time::timeout(AT_LAST, child.wait_with_output()).await??;
+    let said = String::from_utf8(output.stdout)?;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    ensure!(said.contains("merged.trace.json (6 events"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_window_that_no_engine_opens_is_refused_with_their_reasons() -> Result<()> {
+    let place = Place::new()?;
+    let host = Host::start_config(&place.config("", &place.in_c())).await?;
+    let (status, first) = ask(&host, Some(json!({ "roles": ["serve"] })), "/start").await?;
+    ensure!(status == 200, "{first}");
+    let (status, said) = ask(&host, Some(json!({ "roles": ["serve"] })), "/start").await?;
+    let said: Value = serde_json::from_str(&said)?;
+    let cause = said["error"]["cause"].as_str().context("no cause")?;
+    ensure!(
+        status == 409
+            && cause
+                .starts_with("no window was opened: a: a window is open already by operator 127"),
+        "{status} {cause}"
+    );
+    // Of two, one opens it.
+    let (status, both) = ask(&host, Some(json!({})), "/start").await?;
+    let both: Value = serde_json::from_str(&both)?;
+    ensure!(status == 200 && both["window"].is_string(), "{both}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn check_warns_of_an_engine_that_has_more_ranks_than_the_file() -> Result<()> {
+    let place = Place::new()?;
+    let text = place
+        .config("", &place.in_c())
+        .replace("ranks = 2 }]", "ranks = 1 }]");
+    std::fs::write(place.path("p.toml"), text)?;
+    let mut check = Command::new(pointsman());
+    check
+        .args(["check", "--engines", "--config"])
+        .arg(place.path("p.toml"));
+    let output = tokio::time::timeout(AT_LAST, check.output()).await??;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success()
+            && said.contains("engine \"a\": ranks = 1 in the configuration, the engine has 2"),
+        "{said}"
+    );
     Ok(())
 }
 

@@ -4,6 +4,7 @@
 //! driver that crashes or hangs there would take the requests with it, also on a reload. So a child loads
 //! it first; initialisers of a driver run twice, and must not hold what only one process can have.
 
+use crate::commands::engine::try_driver::LOADED;
 use anyhow::{Context, Result, anyhow, bail};
 use pointsman_engine::Library;
 use std::os::unix::process::ExitStatusExt;
@@ -53,13 +54,14 @@ fn tried(path: &Path) -> Result<()> {
     if let Some(signal) = status.signal() {
         bail!("cannot load {file}: a process that loaded it died of signal {signal}; {remedy}");
     }
-    if !status.success() {
-        match String::from_utf8_lossy(&output.stdout).trim() {
-            "" => {
-                bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}")
-            }
-            why => bail!("{why}"),
-        }
+    // A line, also if the library has said something.
+    let said = String::from_utf8_lossy(&output.stdout).replace(char::is_control, " ");
+    match said.trim() {
+        word if status.success() && word.contains(LOADED) => Ok(()),
+        _ if status.success() => bail!(
+            "cannot load {file}: its own code ended a process that loaded it ({status}); {remedy}"
+        ),
+        "" => bail!("cannot load {file}: a process that loaded it ended with {status}; {remedy}"),
+        why => bail!("{why}"),
     }
-    Ok(())
 }

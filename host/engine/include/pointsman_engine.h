@@ -12,7 +12,8 @@
  * Ownership  What the host passes (names, configuration, buffers, the message) is the host's, and valid
  *            until the call returns. What a driver points to in its answers (names, units) is the
  *            driver's, and valid until the next call with the same handle. Nobody frees the other's.
- * Bytes      Pointer and length, UTF-8, not terminated; an empty one may have a null pointer.
+ * Bytes      Pointer and length, UTF-8, not terminated; an empty one may have a null pointer. Control
+ *            characters make a name or unit invalid, and become spaces in a message.
  * Errors     A code, and text for people in `message`, if it is not null. Output parameters count only
  *            with POINTSMAN_OK. Lengths and counts beyond what is allowed here make the answer invalid.
  * Crashes    A driver runs in the host's process: what it corrupts is corrupt, and if it crashes, so
@@ -100,7 +101,8 @@ typedef struct pointsman_engine_v1_table {
    * configuration it drives, and the driver's own settings, which stand there under `driver.config`. Sets
    * `*engine`, which is the driver's until `close`. */
   int32_t (*open)(pointsman_bytes config, pointsman_engine **engine, pointsman_message *message);
-  /* Ends; the handle is not used again. Called once for each handle that `open` gave. */
+  /* Ends; the handle is not used again. Called once for each handle that `open` gave, also when the host
+   * ends, which waits for it no longer than the deadline of a call. */
   void (*close)(pointsman_engine *engine);
   /* How many ranks there are: 0 to `*ranks` - 1. */
   int32_t (*ranks)(pointsman_engine *engine, uint32_t *ranks, pointsman_message *message);

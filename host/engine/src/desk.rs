@@ -116,6 +116,8 @@ pub struct Ended {
     pub started: SystemTime,
     /// How long it was open, its end included.
     pub lasted: Duration,
+    /// Ended before its time, because its driver did.
+    pub is_cut: bool,
     /// See [`Profile::last`].
     pub said: Result<String, Failure>,
 }
@@ -144,6 +146,7 @@ impl Desk {
             Worker {
                 open,
                 driver: None,
+                is_closed: false,
                 window: None,
                 profile: of_worker,
                 listener: its_listener,
@@ -330,6 +333,18 @@ impl Desk {
             worker
                 .driver()?
                 .kernel_choose(rank, &operation, &name, rows)
+        })
+    }
+
+    /// Closes the driver, after its window if one is open; every later call is refused. For a process
+    /// that ends: the desk's own end closes it too, but nobody can wait for that.
+    ///
+    /// # Errors
+    /// It is not closed, or not yet: late or busy, see [`Desk::ranks`].
+    pub fn close(&self) -> Result<(), Failure> {
+        self.call(|worker| {
+            worker.close();
+            Ok(())
         })
     }
 

@@ -40,6 +40,15 @@ pub struct HttpDriver {
     dialect: HttpDialect,
     client: reqwest::Client,
     runtime: Runtime,
+    /// A window may be open that nobody knows of: a start or a stop went out, and no answer came.
+    in_doubt: bool,
+}
+
+/// No answer came.
+struct Silence {
+    why: Failure,
+    /// The engine may do all the same what it was asked for.
+    was_sent: bool,
 }
 
 impl HttpDriver {
@@ -65,20 +74,76 @@ impl HttpDriver {
             dialect,
             client,
             runtime: runtime.map_err(Failure::unavailable)?,
+            in_doubt: false,
         })
     }
 
-    fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Vec<u8>, Failure> {
+    fn call(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Vec<u8>, Failure> {
         self.call_within((PATIENCE, ANSWER_BYTES), method, path, body)
     }
 
     fn call_within(
+        &mut self,
+        bounds: (Duration, usize),
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Vec<u8>, Failure> {
+        self.settle()?;
+        self.ask(bounds, method, path, body)
+            .unwrap_or_else(|silence| Err(silence.why))
+    }
+
+    /// Ends what may have begun: an engine that was hung runs a start also when nobody waits for it any
+    /// more, and would record for ever. What it refused was somebody else's, and is left alone.
+    fn settle(&mut self) -> Result<(), Failure> {
+        if !self.in_doubt {
+            return Ok(());
+        }
+        // Once more where there was nothing to stop: a start that comes late may run beside the first one.
+        if self.stop()?.is_err() {
+            let _second = self.stop()?;
+        }
+        Ok(())
+    }
+
+    /// What the engine answered to a stop; none: it may have a window open, or not.
+    fn stop(&mut self) -> Result<Result<Vec<u8>, Failure>, Failure> {
+        let bounds = (PROFILE_PATIENCE, ANSWER_BYTES);
+        self.ask_to_profile(bounds, "/stop_profile")
+    }
+
+    /// A start or a stop: doubt is what remains of one without an answer.
+    fn ask_to_profile(
+        &mut self,
+        bounds: (Duration, usize),
+        path: &str,
+    ) -> Result<Result<Vec<u8>, Failure>, Failure> {
+        match self.ask(bounds, Method::POST, path, None) {
+            Ok(said) => {
+                self.in_doubt = false;
+                Ok(said)
+            }
+            Err(silence) => {
+                self.in_doubt |= silence.was_sent;
+                Err(silence.why)
+            }
+        }
+    }
+
+    /// What the engine answered.
+    fn ask(
         &self,
         (patience, most): (Duration, usize),
         method: Method,
         path: &str,
         body: Option<&Value>,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Result<Vec<u8>, Failure>, Silence> {
         let mut url = self.base.clone();
         let (path, query) = match path.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -91,21 +156,28 @@ impl HttpDriver {
         if let Some(body) = body {
             request = request.json(body);
         }
+        let silent = |error: reqwest::Error| Silence {
+            was_sent: !error.is_connect() && !error.is_builder(),
+            why: no_answer(&what, &error),
+        };
         let answer = self.runtime.block_on(async {
-            let mut response = request.send().await.map_err(|e| no_answer(&what, &e))?;
+            let mut response = request.send().await.map_err(silent)?;
             let status = response.status();
             let mut body = Vec::new();
-            while let Some(chunk) = response.chunk().await.map_err(|e| no_answer(&what, &e))? {
+            while let Some(chunk) = response.chunk().await.map_err(silent)? {
                 if body.len() + chunk.len() > most {
                     let why = format!("{what}: the answer has more than {most} bytes");
-                    return Err(Failure::Unavailable(why));
+                    return Ok(Err(Failure::Unavailable(why)));
                 }
                 body.extend_from_slice(&chunk);
             }
-            Ok((status, body))
+            Ok(Ok((status, body)))
         });
-        let (status, body) = answer?;
-        match status {
+        let (status, body) = match answer? {
+            Ok(answer) => answer,
+            Err(failure) => return Ok(Err(failure)),
+        };
+        Ok(match status {
             status if status.is_success() => Ok(body),
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Err(Failure::Unknown),
             status => {
@@ -113,10 +185,10 @@ impl HttpDriver {
                 let said: String = said.chars().take(ERROR_CHARS).collect();
                 Err(Failure::Unavailable(format!("{what}: {status}: {said}")))
             }
-        }
+        })
     }
 
-    fn info(&self) -> Result<Value, Failure> {
+    fn info(&mut self) -> Result<Value, Failure> {
         let body = self.call(Method::GET, "/server_info", None)?;
         let wrong = |e| Failure::unavailable(format!("{}server_info: {e}", self.base));
         serde_json::from_slice(&body).map_err(wrong)
@@ -203,12 +275,13 @@ impl Driver for HttpDriver {
     }
 
     fn profile_start(&mut self) -> Result<(), Failure> {
-        self.call(Method::POST, "/start_profile", None).map(drop)
+        self.settle()?;
+        let bounds = (PATIENCE, ANSWER_BYTES);
+        self.ask_to_profile(bounds, "/start_profile")?.map(drop)
     }
 
     fn profile_stop(&mut self) -> Result<String, Failure> {
-        let bounds = (PROFILE_PATIENCE, ANSWER_BYTES);
-        let mut said = self.call_within(bounds, Method::POST, "/stop_profile", None)?;
+        let mut said = self.stop()??;
         said.truncate(PROFILE_BYTES);
         Ok(String::from_utf8_lossy(&said).into_owned())
     }
@@ -228,6 +301,14 @@ impl Driver for HttpDriver {
             HttpDialect::Reference => Ok(reported::reference(&self.info()?)),
             HttpDialect::Sglang => Ok(reported::sglang(&self.info()?)),
             HttpDialect::Vllm => Err(Failure::Unknown),
+        }
+    }
+}
+
+impl Drop for HttpDriver {
+    fn drop(&mut self) {
+        if let Err(error) = self.settle() {
+            tracing::warn!(%error, "an engine may have a profiling window open");
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum LoadError {
         source: FileError,
     },
     /// The system's loader refuses.
-    #[error("cannot load {path}: {source}")]
+    #[error("cannot load {path}: {}", words(source))]
     Load {
         /// Which file.
         path: PathBuf,
@@ -83,6 +83,14 @@ pub enum LoadError {
         /// Which function.
         function: &'static str,
     },
+}
+
+/// The system's own, which name what is missing.
+fn words(error: &libloading::Error) -> String {
+    match std::error::Error::source(error) {
+        Some(why) => format!("{error}: {why}"),
+        None => error.to_string(),
+    }
 }
 
 /// A driver that is loaded. Stays loaded while an engine of it is open.

@@ -219,6 +219,33 @@ fn a_profiling_window_ends_by_itself_when_it_is_stopped_and_with_the_desk() {
 }
 
 #[test]
+fn a_driver_that_is_closed_has_ended_its_window_and_stays_closed() {
+    let rig = rig(PATIENT);
+    rig.desk.profile_start(None).unwrap();
+    assert_eq!(rig.desk.close(), Ok(()));
+    let log: Vec<_> = rig.log.try_iter().collect();
+    assert_eq!(log, ["open", "start", "stop", "close"]);
+    assert_eq!(why(rig.desk.ranks()), "the driver is closed");
+    assert_eq!(rig.desk.close(), Ok(()));
+    drop(rig.desk);
+    assert_eq!(rig.log.iter().count(), 0, "closed once");
+
+    let late = self::rig(Limits {
+        deadline: Duration::from_millis(1),
+        queue: 2,
+    });
+    while late.desk.knob_get(0, "a").is_err() {
+        thread::yield_now();
+    }
+    // Given up before it began, it is not done.
+    while !late.log.try_iter().any(|done| done == "wait") {
+        why(late.desk.knob_get(0, "wait"));
+    }
+    assert!(why(late.desk.close()).contains("should have ended after 1ms"));
+    late.go_on.send(()).unwrap();
+}
+
+#[test]
 fn the_null_driver_takes_profiling_windows_and_knows_nothing() {
     let desk = Desk::open(PATIENT, || Ok(NullDriver));
     assert_eq!((desk.ranks(), desk.knobs(0)), (Ok(1), Ok(Vec::new())));

@@ -9,6 +9,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ fn desk(url: String, dialect: HttpDialect, limits: Limits) -> Desk {
 }
 
 /// Answers every request alike.
-fn server(answer: impl Fn(TcpStream, &str) + Send + 'static) -> String {
+fn server(mut answer: impl FnMut(TcpStream, &str) + Send + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
@@ -129,6 +130,59 @@ fn a_trace_that_takes_longer_than_anybody_waits_is_noted_when_it_is_there() {
     }
     let place = Some(Ok("/traces/rank0.json.gz".to_owned()));
     assert_eq!(desk.profile().last, place);
+}
+
+/// Requests by their path; a driver of the engine that gets them. What the script has no answer for gets
+/// none.
+fn scripted(script: &'static [Option<(&'static str, &'static str)>]) -> (Desk, Receiver<String>) {
+    let (log, requests) = channel();
+    let mut script = script.iter();
+    let url = server(move |mut stream, head| {
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        log.send(path.to_owned()).unwrap();
+        if let Some((status, said)) = script.next().unwrap() {
+            stream.write_all(body(status, said).as_bytes()).unwrap();
+        }
+    });
+    (desk(url, HttpDialect::Vllm, PATIENT), requests)
+}
+
+#[test]
+fn a_window_that_may_have_opened_is_ended_by_the_next_call_that_reaches_the_engine() {
+    const REFUSED: Option<(&str, &str)> = Some(("400 Bad Request", "a window is open already"));
+    const DONE: Option<(&str, &str)> = Some(("200 OK", "load 2"));
+    let (desk, requests) = scripted(&[None, None, DONE, DONE, DONE, REFUSED, DONE]);
+    why(desk.profile_start(None));
+    // Not reached either: the doubt remains.
+    assert!(why(desk.stat(0, "load")).contains("/stop_profile"));
+    assert_eq!(desk.stat(0, "load"), Ok(2.0));
+    assert_eq!(desk.stat(0, "load"), Ok(2.0));
+    // Somebody else's.
+    assert!(why(desk.profile_start(None)).contains("open already"));
+    assert_eq!(desk.stat(0, "load"), Ok(2.0));
+    let paths: Vec<_> = requests.try_iter().collect();
+    assert_eq!(
+        paths,
+        [
+            "/start_profile",
+            "/stop_profile",
+            "/stop_profile",
+            "/metrics",
+            "/metrics",
+            "/start_profile",
+            "/metrics",
+        ]
+    );
+
+    // There is nothing to stop: said twice before it is believed. The next window begins at once.
+    let (desk, requests) = scripted(&[None, REFUSED, REFUSED, DONE, None, DONE]);
+    why(desk.profile_start(None));
+    assert_eq!(desk.profile_start(None), Ok(()));
+    why(desk.profile_stop());
+    drop(desk);
+    let paths: Vec<_> = requests.iter().take(6).collect();
+    let [start, stop] = ["/start_profile", "/stop_profile"];
+    assert_eq!(paths, [start, stop, stop, start, stop, stop]);
 }
 
 #[test]

@@ -206,12 +206,36 @@ fn a_library_that_is_no_driver_for_this_host_is_refused_with_what_was_wanted() {
     assert!(text.contains("wanted a shared library (ELF)"), "{text}");
     let folder = Library::load("/").unwrap_err().to_string();
     assert!(folder.contains("wanted a regular file"), "{folder}");
+    let place = tempfile::tempdir().unwrap();
+    let pipe = place.path().join("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let pipe = Library::load(&pipe).unwrap_err().to_string();
+    assert!(pipe.contains("wanted a regular file"), "{pipe}");
     // A program, not a library; no matter for whom it was linked.
     let program = Library::load(std::env::current_exe().unwrap());
     assert!(matches!(
         program,
         Err(LoadError::MissingSymbol { .. } | LoadError::File { .. } | LoadError::Load { .. })
     ));
+}
+
+#[test]
+fn a_library_that_lacks_something_is_refused_with_the_name_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, library) = (folder.path().join("d.c"), folder.path().join("d.so"));
+    let text = "void nowhere_to_be_found(void);\n\
+                const void *pointsman_engine_v1(void) { nowhere_to_be_found(); return 0; }\n";
+    std::fs::write(&source, text).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source]);
+    assert!(cc.status().unwrap().success());
+    let error = Library::load(&library).unwrap_err().to_string();
+    assert!(
+        error.contains("dlopen failed: ") && error.contains("nowhere_to_be_found"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -277,6 +301,7 @@ fn error_codes_are_failures_with_the_drivers_words_if_it_has_any() {
         ("ERROR_CODE", "the engine is on fire"),
         ("SILENT_ERROR", "the engine is not available"),
         ("UNKNOWN_CODE", "the driver answers with code -77"),
+        ("CONTROL_IN_MESSAGE", "on [2J fire"),
     ] {
         let (desk, _built) = desk_of(fault);
         let why = unavailable(desk.knob_get(0, "depth"));
@@ -300,6 +325,15 @@ fn garbage_in_an_answer_is_an_error_and_nothing_beyond_the_bounds_is_read() {
         ),
         ("NULL_TEXT", "text of 7 bytes"),
         ("NOT_UTF8", "text that is not UTF-8"),
+        (
+            "CONTROL_IN_NAME",
+            r#"control characters in the text "de\u{1b}[2Jpth""#,
+        ),
+        ("NO_RANGE", r#"knob "depth" is 1, with values from 9 to 0"#),
+        (
+            "OUT_OF_RANGE",
+            r#"knob "depth" is 10, with values from 0 to 9"#,
+        ),
     ] {
         let (desk, _built) = desk_of(fault);
         let why = unavailable(desk.knobs(0));

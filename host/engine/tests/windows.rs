@@ -35,6 +35,8 @@ enum Does {
     Keeps,
     /// Fails to stop.
     Fails,
+    /// Waits before it answers to a stop.
+    Hangs(Arc<Mutex<Receiver<()>>>),
     /// Waits before it hands one out.
     Waits(Arc<Mutex<Receiver<()>>>),
 }
@@ -71,7 +73,11 @@ impl Driver for Scripted {
     }
 
     fn profile_stop(&mut self) -> Result<String, Failure> {
-        match self.0 {
+        match &self.0 {
+            Does::Hangs(go_on) => {
+                let _ = go_on.lock().unwrap().recv();
+                Ok(String::new())
+            }
             Does::Fails => Err(Failure::Unavailable("the disk is full".into())),
             Does::Keeps => Ok("/traces/of/mine.json.gz".into()),
             _ => Ok("{\"steps\": 3}".into()),
@@ -268,6 +274,100 @@ fn a_folder_that_cannot_be_written_is_an_error_and_the_window_ends_all_the_same(
     assert_eq!((index.folder, all[0].desk.profile().open), (None, None));
     // And the next one begins.
     window(&collector);
+}
+
+#[test]
+fn a_host_that_ends_leaves_an_index_that_names_the_engines_that_did_not_answer() {
+    let place = tempfile::tempdir().unwrap();
+    let [hangs, waits] = [channel(), channel()];
+    let all = engines(&[
+        ("a", "serve", Does::Traces(1)),
+        ("b", "decode", Does::Hangs(Arc::new(Mutex::new(hangs.1)))),
+        ("c", "decode", Does::Waits(Arc::new(Mutex::new(waits.1)))),
+    ]);
+    let first = collector(&all, Some(place.path()), 3);
+    let opened = first.open("me", |_| true, None);
+    for engine in [&all[0], &all[2]] {
+        engine.desk.profile_stop().unwrap();
+    }
+    while first.window(&opened.window).unwrap()["engines"] == serde_json::json!([]) {
+        thread::yield_now();
+    }
+    first.end(Duration::from_millis(1));
+    let names = files(place.path());
+    assert_eq!(names, [&*opened.window], "not partial");
+    let folder = place.path().join(&opened.window);
+    assert!(folder.join("a-rank-0.trace.json").is_file());
+    let index = json(&folder.join("index.json"));
+    assert_eq!(
+        (&index["state"], &index["merged"]["events"]),
+        (&"done".into(), &1.into())
+    );
+    let said: Vec<_> = (index["engines"].as_array().unwrap().iter())
+        .map(|part| {
+            (
+                part["engine"].as_str().unwrap(),
+                part["error"].as_str().unwrap_or(""),
+            )
+        })
+        .collect();
+    let [a, b, c] = said[..] else {
+        panic!("{said:?}")
+    };
+    assert_eq!(a, ("a", ""));
+    assert!(
+        b.0 == "b" && b.1.starts_with("it did not answer before the host ended"),
+        "{b:?}"
+    );
+    assert_eq!(
+        c,
+        ("c", "the host ended before all its traces were fetched")
+    );
+    drop((hangs.0, waits.0));
+
+    // One alone, which leaves nothing: that is said as well.
+    let (go_on, hangs) = channel();
+    let all = engines(&[("b", "decode", Does::Hangs(Arc::new(Mutex::new(hangs))))]);
+    let second = collector(&all, Some(place.path()), 3);
+    let opened = second.open("me", |_| true, None);
+    second.end(Duration::from_millis(1));
+    let index = json(&place.path().join(&opened.window).join("index.json"));
+    assert_eq!(index["engines"][0]["engine"], "b", "{index}");
+    drop(go_on);
+}
+
+#[test]
+fn a_window_whose_driver_is_ended_by_a_reload_says_that_it_was_cut() {
+    let place = tempfile::tempdir().unwrap();
+    let all = ["a", "b", "c"].map(|name| (name, "serve", Does::Traces(1)));
+    // Of the three, a is removed, b gets another driver, and c stays.
+    let now = Arc::new(Mutex::new(engines(&all)));
+    let of = now.clone();
+    let settings = Settings {
+        folder: Some(place.path().to_owned()),
+        keep: 3,
+    };
+    let collector = Collector::start(settings, move || of.lock().unwrap().clone()).unwrap();
+    let opened = collector.open("me", |_| true, None);
+    let before = std::mem::replace(&mut *now.lock().unwrap(), engines(&all[1..2]));
+    now.lock().unwrap().push(before[2].clone());
+    drop(before);
+    while collector.window(&opened.window).unwrap()["engines"]
+        .as_array()
+        .unwrap()
+        .len()
+        < 2
+    {
+        thread::yield_now();
+    }
+    collector.stop(|_| true);
+    let index = collector.wait(&opened.window, SOON).unwrap();
+    let said: Vec<_> = (index.engines.iter())
+        .map(|part| (part.error.as_deref().unwrap_or(""), part.traces.len()))
+        .collect();
+    let cut = "its window was cut short: a reload, or the host's end, ended its driver";
+    let gone = format!("{cut}; the engine was removed before its traces were fetched");
+    assert_eq!(said, [(&*gone, 0), (cut, 1), ("", 1)]);
 }
 
 #[test]

@@ -88,7 +88,7 @@ pub async fn look(State(admin): State<Arc<Admin>>) -> Answer {
     })))
 }
 
-/// `POST profile/start`
+/// `POST profile/start`. Refused only if no engine has opened it.
 pub async fn start(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(client): ConnectInfo<SocketAddr>,
@@ -119,9 +119,21 @@ pub async fn start(
         })
         .collect();
     any(&engines)?;
-    let is_open = opened.engines.iter().any(|(.., said)| said.is_ok());
+    if opened.engines.iter().all(|(.., said)| said.is_err()) {
+        let why = opened.engines.iter().filter_map(|(engine, _, said)| {
+            let error = said.as_ref().err()?;
+            Some(format!("{engine}: {error}"))
+        });
+        let why: Vec<String> = why.collect();
+        return Err(Refused::new(
+            StatusCode::CONFLICT,
+            "profile",
+            format!("no window was opened: {}", why.join("; ")),
+            "GET /api/v1/profile says who has one open, POST /api/v1/profile/stop ends it",
+        ));
+    }
     Ok(Json(json!({
-        "window": is_open.then_some(opened.window), "folder": folder, "engines": engines,
+        "window": opened.window, "folder": folder, "engines": engines,
     })))
 }
 

@@ -27,15 +27,21 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     serve::token(&config)?;
     serve::folders(&config)?;
     let driven = Driven::start(&config, serve::core(&config))?;
-    let policy = serve::policy(&config)?;
+    let checked = with(&config, &driven, args, as_json);
+    serve::close(&driven);
+    checked
+}
+
+fn with(config: &Config, driven: &Driven, args: &Args, as_json: bool) -> Result<ExitCode> {
+    let policy = serve::policy(config)?;
     let targets: u32 = (config.pools.iter())
         .flat_map(|pool| &pool.endpoints)
         .map(|endpoint| endpoint.ranks)
         .sum();
     let mut warnings = config.warnings();
     if args.engines {
-        warnings.extend(engines(&config, &driven)?);
-        let [impossible, differs] = deployments(&config, &driven);
+        warnings.extend(engines(config, driven)?);
+        let [impossible, differs] = deployments(config, driven);
         if let Some(why) = impossible.into_iter().next() {
             bail!(why);
         }
@@ -90,7 +96,7 @@ pub fn deployments(config: &Config, driven: &Driven) -> [Vec<String>; 2] {
 }
 
 /// Asks every engine for its ranks: fewer than configured, and requests would go to ranks that are not
-/// there. Returns what could not be asked.
+/// there. Returns what could not be asked, and who has more.
 fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
     let mut warnings = Vec::new();
     let seats = driven.of(&EVERY);
@@ -101,10 +107,18 @@ fn engines(config: &Config, driven: &Driven) -> Result<Vec<String>> {
             continue;
         };
         match seat.desk.ranks() {
-            Ok(found) => ensure!(
-                wanted <= found,
-                "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"
-            ),
+            Ok(found) => {
+                ensure!(
+                    wanted <= found,
+                    "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}"
+                );
+                if wanted < found {
+                    warnings.push(format!(
+                        "engine {name:?}: ranks = {wanted} in the configuration, the engine has {found}: \
+                         the others get no requests from here"
+                    ));
+                }
+            }
             Err(Failure::Unknown) => {
                 warnings.push(format!(
                     "engine {name:?} does not say how many ranks it has"

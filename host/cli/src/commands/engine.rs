@@ -4,7 +4,7 @@ mod delayer;
 mod driver;
 mod profile;
 mod simulate;
-mod try_driver;
+pub mod try_driver;
 
 use super::{print_json, stop_signal};
 use anyhow::{Context, Result};

@@ -3,7 +3,7 @@
 use super::{check, print_json, stop_signal};
 use crate::admin::{self, Admin, Folders, Reload, Shadows, Swapper, Token, Watch};
 use crate::config::Config;
-use crate::engines::Driven;
+use crate::engines::{Driven, EVERY};
 use crate::native;
 use crate::policies::{Named, candidate};
 use crate::profiling;
@@ -105,12 +105,27 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     runtime.spawn(admin::follow(reload.follows()));
     runtime.spawn(reload.on(hangups, "SIGHUP"));
     let failures = proxy.failures();
+    let driven = engines.clone();
     let control = (deciding.slot).map(|slot| Control::start(slot, engines, failures));
     let _control = control.transpose().context("no thread for ticks")?;
     runtime.block_on(proxy.run(stop_signal()))?;
     witnesses.recorder.stop();
     windows.end(WINDOWS_PATIENCE);
+    close(&driven);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Closes all drivers, each within its deadline.
+pub fn close(engines: &Driven) {
+    thread::scope(|scope| {
+        for (engine, seat) in engines.of(&EVERY) {
+            scope.spawn(move || {
+                if let Err(error) = seat.desk.close() {
+                    tracing::warn!(engine, %error, "its driver is not closed: the process ends without");
+                }
+            });
+        }
+    });
 }
 
 /// The configured policy, as it would decide.

@@ -13,6 +13,8 @@ use crate::driver::{Driver, Failure};
 pub(super) struct Worker {
     pub(super) open: Box<dyn FnMut() -> Result<Box<dyn Driver>, Failure>>,
     pub(super) driver: Option<Box<dyn Driver>>,
+    /// For good: none is opened any more.
+    pub(super) is_closed: bool,
     /// A profiling window is open.
     pub(super) window: Option<Window>,
     pub(super) profile: Arc<Mutex<Profile>>,
@@ -25,6 +27,8 @@ pub(super) struct Window {
     since: (SystemTime, Instant),
     /// Until then, or until it is stopped.
     until: Option<Instant>,
+    /// The driver ends before that.
+    is_cut: bool,
 }
 
 impl Worker {
@@ -40,10 +44,17 @@ impl Worker {
             self.perform(job);
             set(None);
         }
-        if self.window.is_some() {
+        self.close();
+    }
+
+    /// The end of the driver, and of its window before.
+    pub(super) fn close(&mut self) {
+        if let Some(window) = &mut self.window {
+            window.is_cut = true;
             self.perform(end_window);
         }
-        self.close();
+        self.drop_driver();
+        self.is_closed = true;
     }
 
     /// The next job, or that the window is over.
@@ -58,11 +69,11 @@ impl Worker {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(self))) {
             tracing::error!("an engine's driver panicked: {}", words(panic.as_ref()));
             self.ended(Err(Failure::unavailable("the driver panicked")));
-            self.close();
+            self.drop_driver();
         }
     }
 
-    fn close(&mut self) {
+    fn drop_driver(&mut self) {
         let driver = self.driver.take();
         if catch_unwind(AssertUnwindSafe(|| drop(driver))).is_err() {
             tracing::error!("an engine's driver panicked while it was closed");
@@ -72,6 +83,7 @@ impl Worker {
     pub(super) fn driver(&mut self) -> Result<&mut dyn Driver, Failure> {
         let driver = match self.driver.take() {
             Some(driver) => driver,
+            None if self.is_closed => return Err(Failure::unavailable("the driver is closed")),
             None => (self.open)()?,
         };
         Ok(&mut **self.driver.insert(driver))
@@ -93,6 +105,7 @@ impl Worker {
             opener,
             since,
             until: duration.and_then(|duration| since.1.checked_add(duration)),
+            is_cut: false,
         });
         Ok(())
     }
@@ -113,13 +126,19 @@ impl Worker {
             profile.last = Some(said.clone());
         }
         profile.open = None;
-        if let (Some(Window { opener, since, .. }), Some(listener)) = (window, self.listener.get())
-        {
+        if let (Some(window), Some(listener)) = (window, self.listener.get()) {
+            let Window {
+                opener,
+                since,
+                is_cut,
+                ..
+            } = window;
             profile.collecting = Some(opener.clone());
             listener(Ended {
                 opener,
                 started: since.0,
                 lasted: since.1.elapsed(),
+                is_cut,
                 said,
             });
         }

@@ -65,11 +65,12 @@ struct Bytes {
 
 /// Whether the system's loader can be trusted with it.
 pub(super) fn check(path: &Path) -> Result<(), FileError> {
-    let file = File::open(path)?;
-    let about = file.metadata()?;
-    if !about.is_file() {
+    // Before it is opened: that waits for a writer if it is a pipe.
+    if !std::fs::metadata(path)?.is_file() {
         return Err(FileError::Irregular);
     }
+    let file = File::open(path)?;
+    let about = file.metadata()?;
     if !cfg!(all(target_os = "linux", target_pointer_width = "64")) {
         return Ok(());
     }

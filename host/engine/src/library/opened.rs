@@ -47,12 +47,20 @@ impl Driver for Opened {
             (this.library.table.knobs)(this.engine, rank, out, MAX_LIST, count, message)
         })?;
         let knob = |knob: &abi::Knob| {
+            let (name, unit) = (self.text(knob.name)?, self.text(knob.unit)?);
+            let abi::Knob {
+                low, high, value, ..
+            } = *knob;
+            if !(low..=high).contains(&value) {
+                let what = format!("knob {name:?} is {value}, with values from {low} to {high}");
+                return Err(self.garbage(&what));
+            }
             Ok(Knob {
-                name: self.text(knob.name)?,
-                unit: self.text(knob.unit)?,
-                low: knob.low,
-                high: knob.high,
-                value: knob.value,
+                name,
+                unit,
+                low,
+                high,
+                value,
             })
         };
         knobs.iter().map(knob).collect()
@@ -205,6 +213,10 @@ impl Opened {
         // SAFETY: the driver says that so many bytes are there, until the next call.
         let text = unsafe { std::slice::from_raw_parts(bytes.data.cast::<u8>(), bytes.length) };
         match std::str::from_utf8(text) {
+            // They end up on terminals and in logs.
+            Ok(text) if text.contains(char::is_control) => {
+                Err(self.garbage(&format!("control characters in the text {text:?}")))
+            }
             Ok(text) => Ok(text.to_owned()),
             Err(_) => Err(self.garbage("text that is not UTF-8")),
         }
@@ -228,7 +240,8 @@ pub(super) fn check(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<(), F
     said(call).map(drop)
 }
 
-/// Makes a call with room for a message, and reads its code.
+/// Makes a call with room for a message, and reads its code. The text is a line: it ends up on terminals
+/// and in logs; JSON stays what it is.
 fn said(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<String, Failure> {
     let mut text = [0u8; MESSAGE_BYTES];
     let mut message = abi::Message {
@@ -239,7 +252,7 @@ fn said(call: impl FnOnce(*mut abi::Message) -> i32) -> Result<String, Failure> 
     let code = call(&raw mut message);
     // Whatever it claims, no more than there is room for.
     let text = text.get(..message.length).unwrap_or(&text);
-    let text = String::from_utf8_lossy(text).into_owned();
+    let text = String::from_utf8_lossy(text).replace(char::is_control, " ");
     match code {
         abi::OK => Ok(text),
         abi::UNKNOWN => Err(Failure::Unknown),

@@ -24,6 +24,8 @@ use work::Work;
 pub const STOP_PATIENCE: Duration = Duration::from_secs(120);
 /// For an engine that sets up its profiler before it answers.
 const START_PATIENCE: Duration = Duration::from_secs(10);
+/// For what engines left to be written, when nothing more is waited for.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// Of an index that is read, bytes: 1,024 engines of 1,024 ranks fit.
 const INDEX_BYTES: u64 = 256 << 20;
 
@@ -87,6 +89,8 @@ struct Record {
     index: Index,
     /// Engines whose part is still to come.
     awaited: BTreeSet<String>,
+    /// None is awaited any more, whatever it does.
+    is_given_up: bool,
     partial: Option<Partial>,
     /// Of its files, so far.
     bytes: Arc<AtomicU64>,
@@ -99,6 +103,8 @@ enum Message {
     Collected(String, Engine),
     /// Something has changed that no engine says.
     Look,
+    /// The host ends: what is not there by now never will be.
+    GiveUp,
     Close,
 }
 
@@ -238,20 +244,35 @@ impl Collector {
         find(&waited.unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Ends all windows, and waits until what they left is written, as long as there is time: an engine
-    /// whose host ends would record for ever.
+    /// Ends all windows, and waits until what they left is written: an engine whose host ends would record
+    /// for ever. After `patience` their indexes are written as they are, and name the engines that did not
+    /// answer.
     pub fn end(&self, patience: Duration) {
         let begun = Instant::now();
         let mut engines = (self.shared.engines)();
         engines.retain(|engine| engine.desk.profile().open.is_some());
-        each(&engines, |desk| desk.profile_stop_within(patience));
+        for (engine, _, said) in each(&engines, |desk| desk.profile_stop_within(patience)) {
+            if let Err(error) = said {
+                tracing::warn!(engine, %error, "its profiling window did not end with the host");
+            }
+        }
+        if !self.is_done_within(patience.saturating_sub(begun.elapsed())) {
+            let _ = self.shared.messages.send(Message::GiveUp);
+            if !self.is_done_within(WRITE_PATIENCE) {
+                tracing::warn!("profiling windows are not written: their folders stay partial");
+            }
+        }
+    }
+
+    fn is_done_within(&self, patience: Duration) -> bool {
         let waits = |records: &mut Vec<Record>| {
             records
                 .iter()
                 .any(|record| record.index.state != State::Done)
         };
-        let rest = patience.saturating_sub(begun.elapsed());
-        let _waited = (self.shared.changed).wait_timeout_while(self.shared.records(), rest, waits);
+        let records = self.shared.records();
+        let waited = (self.shared.changed).wait_timeout_while(records, patience, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// The windows that are there, the last ones first: those of this host, and those that lie in the
@@ -374,6 +395,7 @@ impl Shared {
             },
             opener,
             awaited: BTreeSet::new(),
+            is_given_up: false,
             partial: None,
             bytes: Arc::default(),
         }

@@ -24,7 +24,15 @@ static int32_t open_engine(pointsman_bytes config, pointsman_engine **out, point
   return POINTSMAN_OK;
 }
 
-static void close_engine(pointsman_engine *e) { (void)e; }
+static void close_engine(pointsman_engine *e) {
+  (void)e;
+#ifdef FAULT_HANG_IN_CLOSE
+  for (;;) pause();
+#endif
+#ifdef FAULT_SAYS_CLOSED
+  if (write(2, "the driver is closed\n", 21) != 21) return;
+#endif
+}
 
 static int32_t ranks(pointsman_engine *e, uint32_t *out, pointsman_message *message) {
   (void)e, (void)message;
@@ -56,6 +64,15 @@ static int32_t knobs(pointsman_engine *e, uint32_t rank, pointsman_knob *out, si
 #ifdef FAULT_NOT_UTF8
   out[0].unit = (pointsman_bytes){"\xff\xfe", 2};
 #endif
+#ifdef FAULT_CONTROL_IN_NAME
+  out[0].name = (pointsman_bytes){"de\033[2Jpth", 9};
+#endif
+#ifdef FAULT_NO_RANGE
+  out[0].low = 9, out[0].high = 0;
+#endif
+#ifdef FAULT_OUT_OF_RANGE
+  out[0].value = 10;
+#endif
 #ifdef FAULT_COUNTS_MORE_THAN_IT_WRITES
   *count = 3;
 #endif
@@ -68,6 +85,10 @@ static int32_t knob_get(pointsman_engine *e, uint32_t rank, pointsman_bytes name
   *value = 1;
 #ifdef FAULT_ERROR_CODE
   memcpy(message->data, "the engine is on fire", message->length = 21);
+  return POINTSMAN_UNAVAILABLE;
+#endif
+#ifdef FAULT_CONTROL_IN_MESSAGE
+  memcpy(message->data, "on\033[2J\nfire", message->length = 11);
   return POINTSMAN_UNAVAILABLE;
 #endif
 #ifdef FAULT_UNKNOWN_CODE
@@ -107,6 +128,9 @@ static int32_t profile_start(pointsman_engine *e, pointsman_message *message) {
 
 static int32_t profile_stop(pointsman_engine *e, pointsman_message *message) {
   (void)e, (void)message;
+#ifdef FAULT_HANG_IN_STOP
+  for (;;) pause();
+#endif
   return POINTSMAN_OK;
 }
 

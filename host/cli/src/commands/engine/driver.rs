@@ -46,7 +46,10 @@ fn assignment(text: &str) -> Result<(String, i64), String> {
     Ok((name.to_owned(), value.parse().map_err(|_| wanted())?))
 }
 
-/// Opens the driver, sets, and prints every rank's knobs.
+/// A rank's.
+type Said = (Vec<Knob>, Vec<Kernel>);
+
+/// Opens the driver, sets, prints every rank's knobs, and closes it.
 pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     let library = library::load(&args.file)?;
     let config = told(&args.name, &args.url, &args.config.clone().into());
@@ -55,8 +58,22 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         ..Limits::default()
     };
     let desk = Desk::open(limits, move || library.open(&config));
-    let file = args.file.display();
-    let ranks = desk.ranks().with_context(|| file.to_string())?;
+    let all = ask(args, &desk);
+    let closed = desk.close();
+    show(args, &all?, as_json)?;
+    let late = || {
+        format!(
+            "{}: `close` did not come back: a host would end without it, and keep a thread and what \
+             the driver holds at every reload",
+            args.file.display()
+        )
+    };
+    closed.with_context(late)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn ask(args: &Args, desk: &Desk) -> Result<Vec<Said>> {
+    let ranks = (desk.ranks()).with_context(|| args.file.display().to_string())?;
     for (name, value) in &args.sets {
         desk.knob_set(None, name, *value)
             .with_context(|| format!("{name} = {value}"))?;
@@ -74,6 +91,11 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         };
         all.push((knobs, kernels));
     }
+    Ok(all)
+}
+
+fn show(args: &Args, all: &[Said], as_json: bool) -> Result<()> {
+    let (file, ranks) = (args.file.display(), all.len());
     if as_json {
         let ranks: Vec<_> = (all.iter())
             .map(|(knobs, kernels)| {
@@ -84,7 +106,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
             })
             .collect();
         print_json(&json!({ "driver": file.to_string(), "ranks": ranks }))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(());
     }
     say!("{file}: {ranks} rank{}", if ranks == 1 { "" } else { "s" });
     for (rank, (knobs, kernels)) in all.iter().enumerate() {
@@ -116,7 +138,7 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
             say!("rank {rank} {mark} {name}  ({low_m} to {high_m} rows, {ranks} ranks)");
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn knob(knob: &Knob) -> serde_json::Value {

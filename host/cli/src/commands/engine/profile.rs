@@ -10,7 +10,7 @@ use crate::engines::{Driven, LONGEST_MS};
 use crate::profiling;
 use anyhow::{Context, Result, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
-use pointsman_engine::windows::{STOP_PATIENCE, Settings, State};
+use pointsman_engine::windows::{Collector, STOP_PATIENCE, Settings, State};
 use reqwest::Method;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(900);
 /// Between two looks at a window that is being collected.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// It waits for engines that long without a word.
+const SILENCE: Duration = Duration::from_secs(1);
 
 /// Arguments.
 #[derive(clap::Args)]
@@ -51,9 +54,17 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
         "--duration {:?}: wanted 1ms to {longest:?}",
         args.duration
     );
+    if let Some(out) = &args.out {
+        writable(out)?;
+    }
+    let mut copied = Ok(());
     let index = match (&args.config, args.remote.named()) {
         (Some(config), None) => by_hand(args, config)?,
-        (None, Some(remote)) => by_host(args, &remote)?,
+        (None, Some(remote)) => {
+            let (index, copy) = by_host(args, &remote)?;
+            copied = copy;
+            index
+        }
         _ => bail!(
             "whose engines? wanted --admin URL --token-file FILE of a running host, or --config FILE"
         ),
@@ -63,53 +74,63 @@ pub fn run(args: &Args, as_json: bool) -> Result<ExitCode> {
     } else {
         show::show(&index);
     }
-    Ok(if show::is_whole(&index) {
+    if let Err(error) = &copied {
+        let kept = text(&index, "folder");
+        eprintln!("pointsman: not copied, the host has it in {kept}: {error:#}");
+    }
+    Ok(if copied.is_ok() && show::is_whole(&index) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
 }
 
-/// Asks the host, which collects.
-fn by_host(args: &Args, remote: &Remote) -> Result<Value> {
+/// Makes the folder. Better known before a window is opened than after.
+fn writable(folder: &Path) -> Result<()> {
+    let made = std::fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+    made.map(drop)
+        .with_context(|| format!("cannot write to {}", folder.display()))
+}
+
+/// Asks the host, which collects. Also says whether the copy succeeded, if one was wanted.
+fn by_host(args: &Args, remote: &Remote) -> Result<(Value, Result<()>)> {
     let roles: Option<&Vec<Role>> = Some(&args.roles).filter(|roles| !roles.is_empty());
     let millis = u64::try_from(args.duration.as_millis()).unwrap_or(LONGEST_MS);
     let wanted = json!({ "roles": roles, "duration_ms": millis });
     let started = remote.ask(Method::POST, "profile/start", |r| r.json(&wanted))?;
     let started = started.wanted()?;
     let engines = field(&started, "engines").as_array();
-    let errors = engines.into_iter().flatten().filter_map(|engine| {
-        let error = field(engine, "error").as_str()?;
-        Some(format!("{}: {error}", text(engine, "engine")))
-    });
-    let Some(window) = field(&started, "window").as_str() else {
-        bail!(
-            "no window was opened: {}",
-            errors.collect::<Vec<_>>().join("; ")
-        );
-    };
+    let opened = engines.into_iter().flatten();
+    let opened = opened.filter(|engine| *field(engine, "open") == Value::Bool(true));
+    let opened: Vec<String> = opened.map(|one| text(one, "engine").to_owned()).collect();
+    let window = text(&started, "window");
     if pause(args.duration, true)? {
+        say_ending(&opened);
         let wanted = json!({ "window": window });
         remote.ask(Method::POST, "profile/stop", |r| r.json(&wanted))?;
     }
     let path = format!("profile/windows/{window}");
-    let index = until_done(|| remote.ask(Method::GET, &path, |r| r)?.wanted())?;
-    if let Some(out) = &args.out {
-        copy(remote, &path, &index, &out.join(window))?;
-    }
+    let index = until_done(&opened, || remote.ask(Method::GET, &path, |r| r)?.wanted())?;
+    let copied = match &args.out {
+        Some(out) => copy(remote, &path, &index, &out.join(window)),
+        None => Ok(()),
+    };
     if field(&index, "folder").is_null() && field(&index, "error").is_null() {
         eprintln!("the host keeps no traces: set [profile] folder there, and start it anew");
     }
-    Ok(index)
+    Ok((index, copied))
 }
 
-/// All files of a window, the index last: a folder with one is whole.
+/// All files of a window; a folder of its name is whole.
 fn copy(remote: &Remote, path: &str, index: &Value, to: &Path) -> Result<()> {
     let names = show::files(index);
     if names.is_empty() && field(index, "folder").is_null() {
         return Ok(());
     }
-    std::fs::create_dir_all(to).with_context(|| format!("cannot make {}", to.display()))?;
+    let mut partial = to.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = PathBuf::from(partial);
+    std::fs::create_dir(&partial).with_context(|| format!("cannot make {}", partial.display()))?;
     let bar = ProgressBar::new(names.len() as u64 + 1).with_message("copying");
     for name in names.iter().map(String::as_str).chain(["index.json"]) {
         let plain = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
@@ -118,11 +139,13 @@ fn copy(remote: &Remote, path: &str, index: &Value, to: &Path) -> Result<()> {
             "the host names a file {name:?}, which is none of a window's"
         );
         remote
-            .download(&format!("{path}/{name}"), &to.join(name))
+            .download(&format!("{path}/{name}"), &partial.join(name))
             .with_context(|| format!("{name} is not copied"))?;
         bar.inc(1);
     }
     bar.finish_and_clear();
+    std::fs::rename(&partial, to)
+        .with_context(|| format!("cannot rename {} to {}", partial.display(), to.display()))?;
     eprintln!("copied to {}", to.display());
     Ok(())
 }
@@ -132,6 +155,7 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
     let config = Config::read(file)?;
     let folder = (args.out.clone()).or_else(|| profiling::folder(&config));
     let folder = folder.context("where to? wanted --out DIR, or [profile] folder in the file")?;
+    writable(&folder)?;
     let driven = Arc::new(Driven::start(&config, serve::core(&config))?);
     let settings = Settings {
         folder: Some(folder),
@@ -139,6 +163,12 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
         keep: usize::MAX,
     };
     let collector = profiling::collector(settings, &driven)?;
+    let index = collected(args, &collector);
+    serve::close(&driven);
+    index
+}
+
+fn collected(args: &Args, collector: &Collector) -> Result<Value> {
     let choose = |role: &str| args.roles.is_empty() || args.roles.iter().any(|r| r.name() == role);
     let opened = collector.open("pointsman engine profile", choose, Some(args.duration));
     if opened.engines.is_empty() {
@@ -157,10 +187,13 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
             errors.collect::<Vec<_>>().join("; ")
         );
     }
+    let awaited = opened.engines.iter().filter(|(.., said)| said.is_ok());
+    let awaited: Vec<String> = awaited.map(|(engine, ..)| engine.clone()).collect();
     if pause(args.duration, true)? {
+        say_ending(&awaited);
         collector.stop(choose);
     }
-    let index = until_done(|| {
+    let index = until_done(&awaited, || {
         let index = collector.wait(&opened.window, LOOK);
         let index = index.context("the window is gone")?;
         Ok(serde_json::to_value(&index)?)
@@ -168,16 +201,35 @@ fn by_hand(args: &Args, file: &Path) -> Result<Value> {
     Ok(index)
 }
 
-/// Looks until the window is done. A second Ctrl-C gives up.
-fn until_done(look: impl Fn() -> Result<Value>) -> Result<Value> {
+fn say_ending(engines: &[String]) {
+    let most = STOP_PATIENCE;
+    eprintln!(
+        "ending the window on {}: an engine has {most:?} to answer",
+        engines.join(", ")
+    );
+}
+
+/// Looks until the window is done, and says which of these engines it waits for. A second Ctrl-C gives up.
+fn until_done(engines: &[String], look: impl Fn() -> Result<Value>) -> Result<Value> {
     let begun = Instant::now();
+    let mut said = Vec::new();
     let done = serde_json::to_value(State::Done)?;
     loop {
         let index = look()?;
         if *field(&index, "state") == done {
             return Ok(index);
         }
-        if begun.elapsed() > PATIENCE + STOP_PATIENCE {
+        let waits = begun.elapsed();
+        let missing = missing(engines, &index);
+        if waits > SILENCE && !missing.is_empty() && missing != said {
+            let (names, stop, most) = (missing.join(", "), STOP_PATIENCE, PATIENCE);
+            eprintln!(
+                "waiting for {names}: {stop:?} at most for the end of the window, and {most:?} for \
+                 its traces; Ctrl-C gives up"
+            );
+            said = missing;
+        }
+        if waits > PATIENCE + STOP_PATIENCE {
             bail!("the traces of {} are not there yet", text(&index, "window"));
         }
         if pause(LOOK, false)? {
@@ -187,6 +239,18 @@ fn until_done(look: impl Fn() -> Result<Value>) -> Result<Value> {
             );
         }
     }
+}
+
+/// Those of the engines whose part is not there.
+fn missing(engines: &[String], index: &Value) -> Vec<String> {
+    let parts = field(index, "engines").as_array();
+    let there: Vec<&str> = (parts.into_iter().flatten())
+        .map(|part| text(part, "engine"))
+        .collect();
+    let missing = engines
+        .iter()
+        .filter(|name| !there.contains(&name.as_str()));
+    missing.cloned().collect()
 }
 
 /// Waits; true: it was told to stop. `is_recording`: that is what it waits for, and says.

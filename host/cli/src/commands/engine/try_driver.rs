@@ -13,10 +13,20 @@ pub struct Args {
     file: PathBuf,
 }
 
-/// Loads it. Why not is said on standard output.
+/// Said last when it is loaded. The exit status alone proves nothing: a library's own code may end the
+/// process with any.
+pub const LOADED: &str = "pointsman: the driver is loaded";
+
+/// Loads it, and says so. Why not is said on standard output as well.
 pub fn run(args: &Args) -> ExitCode {
     match Library::load(&args.file) {
-        Ok(_) => ExitCode::SUCCESS,
+        Ok(_loaded) => {
+            let said = write!(std::io::stdout(), "{LOADED}");
+            match said.and_then(|()| std::io::stdout().flush()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            }
+        }
         Err(error) => {
             let _ = write!(std::io::stdout(), "{error}");
             ExitCode::FAILURE

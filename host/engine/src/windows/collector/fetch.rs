@@ -41,14 +41,14 @@ impl Fetch {
             // It does not say, so it hands none out either.
             Err(Failure::Unknown) => 0,
             Err(error) => {
-                part.error = Some(format!("its traces were not fetched: {error}"));
+                let why = format!("its traces were not fetched: {error}");
+                part.error.get_or_insert(why);
                 0
             }
         };
         if ranks > MAX_RANKS {
-            part.error = Some(format!(
-                "{ranks} ranks: the traces of {MAX_RANKS} are fetched"
-            ));
+            let why = format!("{ranks} ranks: the traces of {MAX_RANKS} are fetched");
+            part.error.get_or_insert(why);
         }
         let begun = Instant::now();
         for rank in 0..ranks.min(MAX_RANKS) {

@@ -12,6 +12,8 @@ use super::{Driven, Ended, Message, Record, Shared, roles};
 
 /// Engines that a reload has brought are looked for so often; those that an operator names, at once.
 const ADOPT: Duration = Duration::from_secs(1);
+/// Why a window was shorter than it was to be.
+const CUT: &str = "its window was cut short: a reload, or the host's end, ended its driver";
 /// Engines whose traces are fetched at one time: each holds one rank's in memory.
 const FETCHES: usize = 8;
 
@@ -39,6 +41,7 @@ impl Work {
                     self.part(&window, part);
                 }
                 Ok(Message::Look) => {}
+                Ok(Message::GiveUp) => self.give_up(),
                 Err(RecvTimeoutError::Timeout) => self.shared.adopt(),
                 Ok(Message::Close) | Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -77,8 +80,9 @@ impl Work {
         record.awaited.insert(engine.to_owned());
         record.begin(&self.shared);
         let window = record.index.window.clone();
+        let has_traces = ended.said.is_ok();
         let (said, error) = match ended.said {
-            Ok(text) => (said(text), None),
+            Ok(text) => (said(text), ended.is_cut.then(|| CUT.to_owned())),
             Err(error) => (None, Some(error.to_string())),
         };
         let mut part = Engine {
@@ -91,7 +95,7 @@ impl Work {
         let (partial, bytes) = (record.partial.clone(), record.bytes.clone());
         drop(records);
         match (desk, partial) {
-            (Some(Driven { desk, .. }), Some(partial)) if part.error.is_none() => {
+            (Some(Driven { desk, .. }), Some(partial)) if has_traces => {
                 self.waiting.push_back(Fetch {
                     window,
                     part,
@@ -106,7 +110,10 @@ impl Work {
             }
             (None, _) => {
                 let gone = "the engine was removed before its traces were fetched";
-                part.error.get_or_insert(gone.to_owned());
+                part.error = Some(match part.error {
+                    Some(error) => format!("{error}; {gone}"),
+                    None => gone.to_owned(),
+                });
                 self.part(&window, part);
             }
         }
@@ -136,8 +143,41 @@ impl Work {
     fn part(&mut self, window: &str, part: Engine) {
         let mut records = self.shared.records();
         if let Some(record) = records.iter_mut().find(|r| r.index.window == window) {
-            record.awaited.remove(&part.engine);
-            record.index.engines.push(part);
+            // None is awaited any more once they were given up.
+            if record.awaited.remove(&part.engine) {
+                record.index.engines.push(part);
+            }
+        }
+    }
+
+    /// Waits for no engine any more: says of each that is not there why.
+    fn give_up(&mut self) {
+        self.waiting.clear();
+        let engines = (self.shared.engines)();
+        let mut records = self.shared.records();
+        for record in records.iter_mut().filter(|r| r.index.state != State::Done) {
+            record.begin(&self.shared);
+            for Driven { name, role, desk } in &engines {
+                let its = |opener| opener == record.opener;
+                let profile = desk.profile();
+                let is_open = profile.open.is_some_and(|open| its(open.opener));
+                if !record.awaited.remove(name) && !is_open {
+                    continue;
+                }
+                let why = match is_open {
+                    true => "it did not answer before the host ended: its window may be open still",
+                    false => "the host ended before all its traces were fetched",
+                };
+                record.index.engines.push(Engine {
+                    engine: name.clone(),
+                    role,
+                    said: None,
+                    error: Some(why.to_owned()),
+                    traces: Vec::new(),
+                });
+            }
+            record.awaited.clear();
+            record.is_given_up = true;
         }
     }
 
@@ -155,7 +195,7 @@ impl Work {
         let Some(record) = record.filter(|r| r.index.state != State::Done) else {
             return;
         };
-        if !record.is_over(&engines) {
+        if !record.is_given_up && !record.is_over(&engines) {
             return;
         }
         record.index.state = State::Collecting;
