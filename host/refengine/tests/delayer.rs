@@ -95,21 +95,27 @@ async fn all_ranks_decide_alike_and_the_metrics_count_by_cause() {
         ..Thresholds::default()
     };
     let engine = Engine::start(delayed(3, interval)).await;
-    let streams = [0, 1, 2].map(|rank| long_stream(&engine, rank));
-    let streams = futures(streams.into_iter()).await;
-    traffic(&engine, 60).await;
-    // One prompt for three ranks: first the interval holds it, then the ranks without one.
-    traffic(&engine, 1).await;
-    drop(streams);
-    let stats = engine.until(idle).await;
-    let decisions = stats.prefill_delayer[0];
-    assert_eq!(
-        (decisions.of(Cause::First), decisions.of(Cause::Error)),
-        (1, 0)
-    );
-    assert!(decisions.of(Cause::Interval) > 0, "{decisions:?}");
-    assert!(decisions.of(Cause::Align) > 0, "{decisions:?}");
-    assert!(decisions.of(Cause::Ttft) > 0, "{decisions:?}");
+    // Streams that run at full speed may be over before a busy machine has brought the prompts that are to
+    // wait beside them: again, until each of these causes has decided.
+    let mut rounds = 0;
+    let stats = loop {
+        let streams = [0, 1, 2].map(|rank| long_stream(&engine, rank));
+        let streams = futures(streams.into_iter()).await;
+        traffic(&engine, 60).await;
+        // One prompt for three ranks: first the interval holds it, then the ranks without one.
+        traffic(&engine, 1).await;
+        drop(streams);
+        let stats = engine.until(idle).await;
+        let decisions = stats.prefill_delayer[0];
+        let (first, error) = (decisions.of(Cause::First), decisions.of(Cause::Error));
+        assert_eq!((first, error), (1, 0));
+        let wanted = [Cause::Interval, Cause::Align, Cause::Ttft];
+        if wanted.iter().all(|cause| decisions.of(*cause) > 0) {
+            break stats;
+        }
+        rounds += 1;
+        assert!(rounds < 50, "{decisions:?}");
+    };
     let metrics = String::from_utf8(engine.get("/metrics").await.body.to_vec()).unwrap();
     for (rank, counts) in stats.prefill_delayer.iter().enumerate() {
         for (cause, n) in counts.iter() {
