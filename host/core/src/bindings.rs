@@ -89,6 +89,11 @@ impl Bindings {
         Bindings::sharded(limits, pieces.count.max(1), Some(pieces))
     }
 
+    /// Whether its shards are kept elsewhere.
+    pub(crate) fn is_in_pieces(&self) -> bool {
+        self.pieces.is_some()
+    }
+
     fn sharded(limits: Limits, shards: usize, pieces: Option<Pieces>) -> Bindings {
         Bindings {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
