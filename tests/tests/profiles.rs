@@ -40,6 +40,19 @@ impl Place {
         self.0.path().join(name)
     }
 
+    /// The index of a window, as soon as it lies in the folder.
+    async fn index(&self, window: &str) -> Result<Value> {
+        let index = self.path("profiles").join(window).join("index.json");
+        let looks = async {
+            let mut look = tokio::time::interval(Duration::from_millis(5));
+            while !index.exists() {
+                look.tick().await;
+            }
+        };
+        tokio::time::timeout(AT_LAST, looks).await?;
+        json_of(&index)
+    }
+
     /// `pools` with what all tests want before them.
     fn config(&self, more: &str, pools: &str) -> String {
         format!(
@@ -412,15 +425,7 @@ async fn a_host_that_is_told_to_end_ends_its_windows_and_keeps_what_they_left() 
     let started: Value = serde_json::from_str(&started)?;
     let window = started["window"].as_str().context("no window")?;
     host.process.signal("TERM").await?;
-    let looks = async {
-        let mut look = tokio::time::interval(Duration::from_millis(5));
-        let index = place.path("profiles").join(window).join("index.json");
-        while !index.exists() {
-            look.tick().await;
-        }
-        json_of(&index)
-    };
-    let index = tokio::time::timeout(AT_LAST, looks).await??;
+    let index = place.index(window).await?;
     assert_eq!(index["merged"]["events"], 6, "{index}");
     Ok(())
 }
@@ -468,15 +473,7 @@ async fn a_host_that_ends_while_an_engine_hangs_keeps_what_the_others_left() -> 
     let started: Value = serde_json::from_str(&started)?;
     let window = started["window"].as_str().context("no window")?;
     host.process.signal("TERM").await?;
-    let looks = async {
-        let mut look = tokio::time::interval(Duration::from_millis(5));
-        let index = place.path("profiles").join(window).join("index.json");
-        while !index.exists() {
-            look.tick().await;
-        }
-        json_of(&index)
-    };
-    let index = tokio::time::timeout(AT_LAST, looks).await??;
+    let index = place.index(window).await?;
     assert_eq!(index["merged"]["events"], 6, "{index}");
     let d = &index["engines"][3];
     let error = d["error"].as_str().context("no error")?;

@@ -4,7 +4,7 @@
 use crate::config::{Config, Driver, DriverKind, Role};
 use anyhow::{Context, Result};
 use pointsman_core::Phase;
-use pointsman_engine::{Desk, HttpDialect, HttpDriver, Limits, NullDriver};
+use pointsman_engine::{Desk, HttpDialect, HttpDriver, Library, Limits, NullDriver};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -49,6 +49,7 @@ impl Seats {
         let mut all = BTreeMap::new();
         for pool in &config.pools {
             let Some(driver) = &pool.driver else { continue };
+            let mut library = None;
             for endpoint in &pool.endpoints {
                 let (name, url) = (&endpoint.name, &endpoint.url);
                 let said = Said {
@@ -60,7 +61,7 @@ impl Seats {
                     Some(seat) => seat.clone(),
                     None => Arc::new(Seat {
                         phase: pool.role.into(),
-                        desk: desk(config, driver, name, url)
+                        desk: desk(config, driver, name, url, &mut library)
                             .with_context(|| format!("the driver of pool {:?}", pool.name))?,
                         said,
                     }),
@@ -110,7 +111,15 @@ fn grants(
     grants
 }
 
-fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk> {
+/// `library`: the pool's own, once it is loaded. Each load is tried in a process of its own first: not for
+/// every endpoint again.
+fn desk(
+    config: &Config,
+    driver: &Driver,
+    name: &str,
+    url: &str,
+    library: &mut Option<Library>,
+) -> Result<Desk> {
     let limits = Limits {
         deadline: driver.deadline,
         ..Limits::default()
@@ -122,7 +131,12 @@ fn desk(config: &Config, driver: &Driver, name: &str, url: &str) -> Result<Desk>
                 .library
                 .as_deref()
                 .context("driver.library is missing")?;
-            let library = crate::library::load(&config.base.join(path))?;
+            let library = match library {
+                Some(library) => library.clone(),
+                None => library
+                    .insert(crate::library::load(&config.base.join(path))?)
+                    .clone(),
+            };
             // One entry serves all endpoints of a pool: the driver is told which one it drives.
             let own = told(name, url, &serde_json::to_value(&driver.config)?);
             return Ok(Desk::open(limits, move || library.open(&own)));
